@@ -117,7 +117,7 @@ FORCE:
 
 $(B)/libforebay.so: $(call objects,$(shared_src)) $(map) $(lib).list
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared $(LDFLAGS) $(if $(map),-Wl,--version-script=$(map)) \
+	$(Q)$(CC) -shared $(LDFLAGS) $(map_flag) \
 	    -Wl,-soname,libforebay.so.0 -o $@ $(filter %.o,$^) $(LDLIBS)
 
 link = $(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
