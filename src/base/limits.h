@@ -48,6 +48,8 @@
 #define FB_SEGMENTS_MIN 64
 /* A chunk has a segment divided by this, or FB_CHUNK_BYTES_MAX if that is less. */
 #define FB_SEGMENT_CHUNKS_MIN 4
+/* Devices of one node. */
+#define FB_DEVICES_MAX 8
 
 /* ---- wire ---- */
 
