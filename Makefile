@@ -16,7 +16,7 @@ CC       := gcc
 CLANG    := clang-14
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             -Wpointer-arith
-CPPFLAGS := -Isrc -Iinclude -D_GNU_SOURCE=
+CPPFLAGS := -Isrc -Iinclude -I. -D_GNU_SOURCE=
 CFLAGS   := -std=gnu11 $(WARNINGS) -g -fno-omit-frame-pointer -fPIC -fno-semantic-interposition
 LDFLAGS  := -Wl,--as-needed
 LDLIBS   := -luring -lxxhash -lmicrohttpd -lyaml -ljansson -lpthread
