@@ -41,7 +41,8 @@ extern "C" {
     X(FB_UNSUPPORTED, -1018, "UNSUPPORTED", false, "not available in this build or on this host") \
     X(FB_NO_MEMORY, -1019, "NO_MEMORY", true, "no memory for the work itself")                    \
     X(FB_NOT_HELD, -1020, "NOT_HELD", false, "readable, but the hold was not given")              \
-    X(FB_INTERNAL, -1021, "INTERNAL", false, "a fault of the store itself; please report it")
+    X(FB_INTERNAL, -1021, "INTERNAL", false, "a fault of the store itself; please report it")     \
+    X(FB_GRANT_EXPIRED, -1022, "GRANT_EXPIRED", true, "the writer made no progress for too long")
 
 #define FB_RESULT_ENUM_MEMBER(symbol, value, name, retry, text) symbol = (value),
 enum fb_result {

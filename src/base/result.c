@@ -26,7 +26,7 @@ static const struct result_row rows[] = {FB_RESULT_LIST(RESULT_ROW)};
 
 _Static_assert(sizeof(rows) / sizeof(rows[0]) == FB_RESULT_COUNT, "one row for each code");
 _Static_assert(FB_OK == 0 && FB_EXISTS == 1 && FB_MISS == FIRST_FAILURE, "the order of the list");
-_Static_assert(FB_INTERNAL == FIRST_FAILURE - (FB_RESULT_COUNT - SUCCESSES - 1),
+_Static_assert(FB_GRANT_EXPIRED == FIRST_FAILURE - (FB_RESULT_COUNT - SUCCESSES - 1),
                "failures have no gap; the last one of the list stands here");
 
 int fb_result_index(int code)
