@@ -60,7 +60,8 @@ shared_src := $(foreach d,$(SHARED_FOLDERS),$(wildcard src/$(d)/*.c))
 server_src := $(wildcard src/server/*.c)
 cli_src    := $(wildcard src/cli/*.c)
 help_src   := $(wildcard test/lib/*.c)
-unit_src   := $(wildcard test/unit/*/*_test.c) $(wildcard test/model/*_test.c)
+unit_src   := $(wildcard test/unit/*/*_test.c) $(wildcard test/model/*_test.c) \
+              $(wildcard test/e2e/*_test.c)
 fuzz_src   := $(wildcard test/fuzz/*_fuzz.c)
 prog_src   := $(foreach p,$(PROGRAMS),$(wildcard test/$(p)/*.c))
 
