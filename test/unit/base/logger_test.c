@@ -2,7 +2,7 @@
  * Covers log lines and their rate limit: the form of each field, escaping, cutting, suppression.
  * The sink here keeps the last line; where a real one writes is not covered.
  */
-#include "base/log.h"
+#include "base/logger.h"
 
 #include <string.h>
 
@@ -11,11 +11,11 @@
 
 struct capture {
     char text[FB_LOG_LINE_BYTES_MAX + 1];
-    enum fb_log_level level;
+    enum fb_logger_level level;
     int lines;
 };
 
-static void capture_line(void *context, enum fb_log_level level, const char *text, size_t bytes)
+static void capture_line(void *context, enum fb_logger_level level, const char *text, size_t bytes)
 {
     struct capture *capture = context;
     assert_true(bytes <= FB_LOG_LINE_BYTES_MAX);
@@ -29,35 +29,35 @@ static void test_fields(void **state)
 {
     (void)state;
     struct capture capture = {.lines = 0};
-    struct fb_log log;
-    struct fb_log_line line;
-    fb_log_init(&log, capture_line, &capture, FB_LOG_DEBUG, 10, 10, 0);
-    fb_log_begin(&line, FB_LOG_WARN, "device_slow");
-    fb_log_text(&line, "path", "/data/x");
-    fb_log_text(&line, "why", "no space left");
-    fb_log_text(&line, "none", NULL);
-    fb_log_u64(&line, "count", UINT64_MAX);
-    fb_log_i64(&line, "delta", INT64_MIN);
-    fb_log_size(&line, "pool", FB_MIB(1536));
-    fb_log_result(&line, "result", FB_TOO_BIG);
-    assert_true(fb_log_write(&log, &line, 0));
+    struct fb_logger log;
+    struct fb_logger_line line;
+    fb_logger_init(&log, capture_line, &capture, FB_LOGGER_DEBUG, 10, 10, 0);
+    fb_logger_begin(&line, FB_LOGGER_WARN, "device_slow");
+    fb_logger_text(&line, "path", "/data/x");
+    fb_logger_text(&line, "why", "no space left");
+    fb_logger_text(&line, "none", NULL);
+    fb_logger_u64(&line, "count", UINT64_MAX);
+    fb_logger_i64(&line, "delta", INT64_MIN);
+    fb_logger_size(&line, "pool", FB_MIB(1536));
+    fb_logger_result(&line, "result", FB_TOO_BIG);
+    assert_true(fb_logger_write(&log, &line, 0));
     assert_string_equal(capture.text,
                         "warn device_slow path=/data/x why=\"no space left\" none=\"\""
                         " count=18446744073709551615 delta=-9223372036854775808"
                         " pool=1.5GiB result=TOO_BIG\n");
-    assert_int_equal(capture.level, FB_LOG_WARN);
+    assert_int_equal(capture.level, FB_LOGGER_WARN);
 }
 
 static void test_bytes_cannot_break_a_line(void **state)
 {
     (void)state;
     struct capture capture = {.lines = 0};
-    struct fb_log log;
-    struct fb_log_line line;
-    fb_log_init(&log, capture_line, &capture, FB_LOG_DEBUG, 10, 10, 0);
-    fb_log_begin(&line, FB_LOG_INFO, "key");
-    fb_log_bytes(&line, "key", "a\nb\t\"\\\x00\xff=", 9);
-    assert_true(fb_log_write(&log, &line, 0));
+    struct fb_logger log;
+    struct fb_logger_line line;
+    fb_logger_init(&log, capture_line, &capture, FB_LOGGER_DEBUG, 10, 10, 0);
+    fb_logger_begin(&line, FB_LOGGER_INFO, "key");
+    fb_logger_bytes(&line, "key", "a\nb\t\"\\\x00\xff=", 9);
+    assert_true(fb_logger_write(&log, &line, 0));
     assert_string_equal(capture.text, "info key key=\"a\\nb\\t\\\"\\\\\\x00\\xff=\"\n");
 }
 
@@ -65,16 +65,16 @@ static void test_a_long_line_is_cut_between_fields(void **state)
 {
     (void)state;
     struct capture capture = {.lines = 0};
-    struct fb_log log;
-    struct fb_log_line line;
+    struct fb_logger log;
+    struct fb_logger_line line;
     char key[FB_KEY_BYTES_MAX];
     memset(key, 0x01, sizeof(key));
-    fb_log_init(&log, capture_line, &capture, FB_LOG_DEBUG, 10, 10, 0);
-    fb_log_begin(&line, FB_LOG_INFO, "key");
-    fb_log_u64(&line, "a", 1);
-    fb_log_bytes(&line, "key", key, sizeof(key));
-    fb_log_u64(&line, "b", 2);
-    assert_true(fb_log_write(&log, &line, 0));
+    fb_logger_init(&log, capture_line, &capture, FB_LOGGER_DEBUG, 10, 10, 0);
+    fb_logger_begin(&line, FB_LOGGER_INFO, "key");
+    fb_logger_u64(&line, "a", 1);
+    fb_logger_bytes(&line, "key", key, sizeof(key));
+    fb_logger_u64(&line, "b", 2);
+    assert_true(fb_logger_write(&log, &line, 0));
     assert_string_equal(capture.text, "info key a=1 cut=1\n");
 }
 
@@ -85,58 +85,58 @@ static void test_every_length_fits(void **state)
     memset(value, 'v', sizeof(value));
     for (size_t length = 0; length <= sizeof(value); length++) {
         struct capture capture = {.lines = 0};
-        struct fb_log log;
-        struct fb_log_line line;
-        fb_log_init(&log, capture_line, &capture, FB_LOG_DEBUG, 1, 0, 0);
+        struct fb_logger log;
+        struct fb_logger_line line;
+        fb_logger_init(&log, capture_line, &capture, FB_LOGGER_DEBUG, 1, 0, 0);
         log.chatter.suppressed = UINT64_MAX;
-        fb_log_begin(&line, FB_LOG_INFO, "event");
-        fb_log_bytes(&line, "value", value, length);
-        assert_true(fb_log_write(&log, &line, 0));
+        fb_logger_begin(&line, FB_LOGGER_INFO, "event");
+        fb_logger_bytes(&line, "value", value, length);
+        assert_true(fb_logger_write(&log, &line, 0));
         assert_non_null(strstr(capture.text, " suppressed=18446744073709551615\n"));
     }
 }
 
 /* Writes one short line; returns whether it passed. */
-static bool say(struct fb_log *log, enum fb_log_level level, uint64_t now_ns)
+static bool say(struct fb_logger *log, enum fb_logger_level level, uint64_t now_ns)
 {
-    struct fb_log_line line;
-    fb_log_begin(&line, level, "event");
-    return fb_log_write(log, &line, now_ns);
+    struct fb_logger_line line;
+    fb_logger_begin(&line, level, "event");
+    return fb_logger_write(log, &line, now_ns);
 }
 
 static void test_levels(void **state)
 {
     (void)state;
     struct capture capture = {.lines = 0};
-    struct fb_log log;
-    fb_log_init(&log, capture_line, &capture, FB_LOG_WARN, 10, 10, 0);
-    assert_false(say(&log, FB_LOG_DEBUG, 0));
-    assert_false(say(&log, FB_LOG_INFO, 0));
-    assert_true(say(&log, FB_LOG_WARN, 0));
-    assert_true(say(&log, FB_LOG_ERROR, 0));
+    struct fb_logger log;
+    fb_logger_init(&log, capture_line, &capture, FB_LOGGER_WARN, 10, 10, 0);
+    assert_false(say(&log, FB_LOGGER_DEBUG, 0));
+    assert_false(say(&log, FB_LOGGER_INFO, 0));
+    assert_true(say(&log, FB_LOGGER_WARN, 0));
+    assert_true(say(&log, FB_LOGGER_ERROR, 0));
     assert_int_equal(capture.lines, 2);
     assert_int_equal(log.suppressed_total, 0);
-    enum fb_log_level level = FB_LOG_DEBUG;
-    assert_true(fb_log_level_find("error", &level));
-    assert_int_equal(level, FB_LOG_ERROR);
-    assert_false(fb_log_level_find("loud", &level));
-    assert_string_equal(fb_log_level_name(FB_LOG_DEBUG), "debug");
+    enum fb_logger_level level = FB_LOGGER_DEBUG;
+    assert_true(fb_logger_level_find("error", &level));
+    assert_int_equal(level, FB_LOGGER_ERROR);
+    assert_false(fb_logger_level_find("loud", &level));
+    assert_string_equal(fb_logger_level_name(FB_LOGGER_DEBUG), "debug");
 }
 
 static void test_suppression_is_counted_and_said(void **state)
 {
     (void)state;
     struct capture capture = {.lines = 0};
-    struct fb_log log;
-    fb_log_init(&log, capture_line, &capture, FB_LOG_INFO, 3, 2, 0);
+    struct fb_logger log;
+    fb_logger_init(&log, capture_line, &capture, FB_LOGGER_INFO, 3, 2, 0);
     for (int i = 0; i < 10; i++)
-        assert_int_equal(say(&log, FB_LOG_INFO, 0), i < 3);
+        assert_int_equal(say(&log, FB_LOGGER_INFO, 0), i < 3);
     assert_int_equal(log.suppressed_total, 7);
-    assert_true(say(&log, FB_LOG_ERROR, 0));
+    assert_true(say(&log, FB_LOGGER_ERROR, 0));
     assert_string_equal(capture.text, "error event\n");
-    assert_true(say(&log, FB_LOG_INFO, FB_SEC_NS / 2));
+    assert_true(say(&log, FB_LOGGER_INFO, FB_SEC_NS / 2));
     assert_string_equal(capture.text, "info event suppressed=7\n");
-    assert_true(say(&log, FB_LOG_INFO, FB_SEC_NS));
+    assert_true(say(&log, FB_LOGGER_INFO, FB_SEC_NS));
     assert_string_equal(capture.text, "info event\n");
 }
 

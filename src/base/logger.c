@@ -1,7 +1,7 @@
 /*
- * Composing log lines, and the rate limit. See base/log.h for the form of a line.
+ * Composing log lines, and the rate limit. See base/logger.h for the form of a line.
  */
-#include "base/log.h"
+#include "base/logger.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/size.h"
 
-/* Kept free while fields are added, for what fb_log_write() appends. */
+/* Kept free while fields are added, for what fb_logger_write() appends. */
 #define TAIL_BYTES (sizeof(" cut=1 suppressed=18446744073709551615\n"))
 /* The digits of a 64-bit number, a sign and the final zero. */
 #define NUMBER_TEXT_BYTES 24
@@ -21,20 +21,20 @@
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
-_Static_assert(sizeof(level_names) / sizeof(level_names[0]) == FB_LOG_ERROR + 1, "each level");
+_Static_assert(sizeof(level_names) / sizeof(level_names[0]) == FB_LOGGER_ERROR + 1, "each level");
 _Static_assert(TAIL_BYTES < FB_LOG_LINE_BYTES_MAX / 2, "a line has room for fields");
 
-const char *fb_log_level_name(enum fb_log_level level)
+const char *fb_logger_level_name(enum fb_logger_level level)
 {
-    FB_ASSERT(level <= FB_LOG_ERROR);
+    FB_ASSERT(level <= FB_LOGGER_ERROR);
     return level_names[level];
 }
 
-bool fb_log_level_find(const char *name, enum fb_log_level *level)
+bool fb_logger_level_find(const char *name, enum fb_logger_level *level)
 {
-    for (int i = 0; i <= FB_LOG_ERROR; i++) {
+    for (int i = 0; i <= FB_LOGGER_ERROR; i++) {
         if (strcmp(level_names[i], name) == 0) {
-            *level = (enum fb_log_level)i;
+            *level = (enum fb_logger_level)i;
             return true;
         }
     }
@@ -83,7 +83,7 @@ bool fb_rate_limit_take(struct fb_rate_limit *limit, uint64_t now_ns)
 /* ---- lines ---- */
 
 /* Appends if it fits before `end`; otherwise appends nothing and returns false. */
-static bool append(struct fb_log_line *line, size_t end, const char *text, size_t bytes)
+static bool append(struct fb_logger_line *line, size_t end, const char *text, size_t bytes)
 {
     if (bytes > end - line->used_bytes)
         return false;
@@ -93,13 +93,13 @@ static bool append(struct fb_log_line *line, size_t end, const char *text, size_
 }
 
 /* Where fields must end, so that the tail always fits. */
-static size_t field_end(const struct fb_log_line *line)
+static size_t field_end(const struct fb_logger_line *line)
 {
     return sizeof(line->text) - TAIL_BYTES;
 }
 
 /* Begins ` name=`. Returns false if the line is cut already or has no room. */
-static bool begin_field(struct fb_log_line *line, const char *name)
+static bool begin_field(struct fb_logger_line *line, const char *name)
 {
     return !line->is_cut && append(line, field_end(line), " ", 1) &&
            append(line, field_end(line), name, strlen(name)) &&
@@ -107,7 +107,7 @@ static bool begin_field(struct fb_log_line *line, const char *name)
 }
 
 /* Ends a field: one that did not fit is taken back as a whole. */
-static void end_field(struct fb_log_line *line, size_t start, bool fitted)
+static void end_field(struct fb_logger_line *line, size_t start, bool fitted)
 {
     if (fitted)
         return;
@@ -116,7 +116,7 @@ static void end_field(struct fb_log_line *line, size_t start, bool fitted)
 }
 
 /* A field whose value is known to need no quotes. */
-static void add_bare(struct fb_log_line *line, const char *name, const char *value)
+static void add_bare(struct fb_logger_line *line, const char *name, const char *value)
 {
     size_t start = line->used_bytes;
     bool fitted = begin_field(line, name) && append(line, field_end(line), value, strlen(value));
@@ -165,7 +165,7 @@ static size_t escape(uint8_t byte, char out[ESCAPE_BYTES_MAX])
     return ESCAPE_BYTES_MAX;
 }
 
-static bool append_quoted(struct fb_log_line *line, const uint8_t *bytes, size_t count)
+static bool append_quoted(struct fb_logger_line *line, const uint8_t *bytes, size_t count)
 {
     if (!append(line, field_end(line), "\"", 1))
         return false;
@@ -178,19 +178,19 @@ static bool append_quoted(struct fb_log_line *line, const uint8_t *bytes, size_t
     return append(line, field_end(line), "\"", 1);
 }
 
-void fb_log_begin(struct fb_log_line *line, enum fb_log_level level, const char *event)
+void fb_logger_begin(struct fb_logger_line *line, enum fb_logger_level level, const char *event)
 {
     line->level = level;
     line->is_cut = false;
     line->used_bytes = 0;
-    const char *name = fb_log_level_name(level);
+    const char *name = fb_logger_level_name(level);
     bool fitted = append(line, field_end(line), name, strlen(name)) &&
                   append(line, field_end(line), " ", 1) &&
                   append(line, field_end(line), event, strlen(event));
     FB_ASSERT(fitted);
 }
 
-void fb_log_bytes(struct fb_log_line *line, const char *name, const void *bytes, size_t count)
+void fb_logger_bytes(struct fb_logger_line *line, const char *name, const void *bytes, size_t count)
 {
     size_t start = line->used_bytes;
     bool fitted = begin_field(line, name);
@@ -201,27 +201,27 @@ void fb_log_bytes(struct fb_log_line *line, const char *name, const void *bytes,
     end_field(line, start, fitted);
 }
 
-void fb_log_text(struct fb_log_line *line, const char *name, const char *value)
+void fb_logger_text(struct fb_logger_line *line, const char *name, const char *value)
 {
     const char *text = value != NULL ? value : "";
-    fb_log_bytes(line, name, text, strlen(text));
+    fb_logger_bytes(line, name, text, strlen(text));
 }
 
-void fb_log_u64(struct fb_log_line *line, const char *name, uint64_t value)
+void fb_logger_u64(struct fb_logger_line *line, const char *name, uint64_t value)
 {
     char text[NUMBER_TEXT_BYTES];
     (void)snprintf(text, sizeof(text), "%" PRIu64, value);
     add_bare(line, name, text);
 }
 
-void fb_log_i64(struct fb_log_line *line, const char *name, int64_t value)
+void fb_logger_i64(struct fb_logger_line *line, const char *name, int64_t value)
 {
     char text[NUMBER_TEXT_BYTES];
     (void)snprintf(text, sizeof(text), "%" PRId64, value);
     add_bare(line, name, text);
 }
 
-void fb_log_size(struct fb_log_line *line, const char *name, uint64_t bytes)
+void fb_logger_size(struct fb_logger_line *line, const char *name, uint64_t bytes)
 {
     char text[FB_SIZE_TEXT_BYTES];
     fb_size_print(text, sizeof(text), bytes);
@@ -231,25 +231,26 @@ void fb_log_size(struct fb_log_line *line, const char *name, uint64_t bytes)
     add_bare(line, name, text);
 }
 
-void fb_log_result(struct fb_log_line *line, const char *name, int code)
+void fb_logger_result(struct fb_logger_line *line, const char *name, int code)
 {
     add_bare(line, name, fb_result_name(code));
 }
 
 /* ---- the log ---- */
 
-void fb_log_init(struct fb_log *log, fb_log_sink *sink, void *context, enum fb_log_level least,
-                 uint64_t burst, uint64_t per_second, uint64_t now_ns)
+void fb_logger_init(struct fb_logger *log, fb_logger_sink *sink, void *context,
+                    enum fb_logger_level least, uint64_t burst, uint64_t per_second,
+                    uint64_t now_ns)
 {
     FB_ASSERT(sink != NULL);
-    FB_ASSERT(least <= FB_LOG_ERROR);
-    *log = (struct fb_log){.sink = sink, .context = context, .least = least};
+    FB_ASSERT(least <= FB_LOGGER_ERROR);
+    *log = (struct fb_logger){.sink = sink, .context = context, .least = least};
     fb_rate_limit_init(&log->chatter, burst, per_second, now_ns);
     fb_rate_limit_init(&log->errors, burst, per_second, now_ns);
 }
 
 /* Adds what is kept free for the end of the line. */
-static void append_tail(struct fb_log_line *line, uint64_t suppressed)
+static void append_tail(struct fb_logger_line *line, uint64_t suppressed)
 {
     char text[TAIL_BYTES];
     int used = 0;
@@ -263,11 +264,11 @@ static void append_tail(struct fb_log_line *line, uint64_t suppressed)
     FB_ASSERT(fitted);
 }
 
-bool fb_log_write(struct fb_log *log, struct fb_log_line *line, uint64_t now_ns)
+bool fb_logger_write(struct fb_logger *log, struct fb_logger_line *line, uint64_t now_ns)
 {
     if (line->level < log->least)
         return false;
-    struct fb_rate_limit *limit = line->level == FB_LOG_ERROR ? &log->errors : &log->chatter;
+    struct fb_rate_limit *limit = line->level == FB_LOGGER_ERROR ? &log->errors : &log->chatter;
     if (!fb_rate_limit_take(limit, now_ns)) {
         log->suppressed_total++;
         return false;
