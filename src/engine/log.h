@@ -30,6 +30,7 @@
 #define FB_LOG_LEAVES_MAX (FB_CHUNK_BYTES_MAX / FB_LEAF_BYTES) /* leaves of one part */
 #define FB_LOG_VEC_MAX 1024 /* extents of one part: a chunk in 4 KiB pages */
 #define FB_LOG_CLASSES 2    /* open segments: 0 prefix heads and hot, 1 tails and cold */
+#define FB_LOG_WALKERS 16   /* segments that recovery reads at once */
 
 /* Where a part lies. Packed into 8 bytes in the index; the incarnation is kept beside it. */
 struct fb_log_addr {
@@ -44,7 +45,13 @@ enum fb_log_kind {
     FB_LOG_TOMB = 2   /* kills all generations of a digest up to `generation` */
 };
 
-/* What a record says, on disk and in memory. `key` points at bytes owned by whoever filled it. */
+/*
+ * What a record says, on disk and in memory. `key` points at bytes owned by whoever filled it.
+ *
+ * A record that the log fills for recovered() and judge() may come from a segment's summary, which
+ * has neither key text nor leaves: key is then NULL, key_bytes and leaf_count are 0. In copy() and
+ * in a scan both are always there. What `key` points at is valid during the callback only.
+ */
 struct fb_log_record {
     uint8_t kind;
     uint8_t class_hint; /* which open segment, < FB_LOG_CLASSES */
@@ -72,7 +79,7 @@ struct fb_log_record {
  * owner->durable() or a successful fb_log_cancel().
  */
 struct fb_log_item {
-    struct fb_list link;
+    struct fb_link link;
     struct fb_log_record record;
     struct fb_io_vec vec[FB_LOG_VEC_MAX]; /* VALUE: arena runs, whole pages, covering part_bytes */
     uint16_t vec_count;
@@ -83,7 +90,7 @@ struct fb_log_item {
 
 /* A read of one part into arena pages. Lent from fb_log_read() until owner->read_done(). */
 struct fb_log_read {
-    struct fb_list link;
+    struct fb_link link;
     struct fb_io_req req; /* the log's */
     struct fb_log_addr addr;
     uint32_t bytes; /* whole pages covering the part (or a page-aligned piece of it) */
@@ -111,7 +118,11 @@ enum fb_tier_state {
     FB_TIER_FENCED     /* too many errors: the device is no longer used */
 };
 
-/* Calls into the shard. `ctx` is the shard's. None may call back into the log except append/read. */
+/*
+ * Calls into the shard. `ctx` is the shard's. None may call back into the log except by
+ * fb_log_append(), fb_log_read(), fb_log_cancel(), fb_log_copied() and fb_log_garbage(), which then
+ * only take note; what follows from it happens before the outer call returns.
+ */
 struct fb_log_owner {
     void *ctx;
     /* item is durable (result 0, item->addr set) or failed (-FB_IO, -FB_SHUTTING_DOWN). The item is
@@ -120,12 +131,16 @@ struct fb_log_owner {
     /* 0: read->bytes arrived and must still be checked against the root. -FB_MISS: the segment has
      * another incarnation. -FB_IO: the device failed. */
     void (*read_done)(void *ctx, struct fb_log_read *read, int result);
-    /* Recovery found a record. Arrives in any order of generations. `torn_risk`: beyond the flushed
-     * frontier, its bytes were read and hold. */
+    /* Recovery found a record. Arrives in any order of generations, tombstones among values. One
+     * that lies beyond the flushed frontier is reported only after its bytes were read and hold.
+     * The same record may be reported from two places (a copy forward that a crash cut short). */
     void (*recovered)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
     /* Recovery is over: everything that is on the device has been reported. result 0 or -FB_IO. */
     void (*recovery_done)(void *ctx, int result);
-    /* Reclaim, step 1: what of this record? May be asked again after a crash or a failed reclaim. */
+    /* Reclaim, step 1: what of this value? (Tombstones are the log's own business.) May be asked
+     * again after a crash or a reclaim that was given up. After DROP the owner gives no new lease on
+     * this address. A KEEP beyond the budget for copying, or whose copy failed, is dropped like a
+     * DROP. */
     enum fb_log_verdict (*judge)(void *ctx, const struct fb_log_record *record,
                                  const struct fb_log_addr *addr);
     /* Reclaim, copy forward: take over copying this live record (read, check, append as a new item);
@@ -153,7 +168,15 @@ struct fb_log_config {
     uint64_t linger_ns;    /* how long an unurgent batch may wait for company */
     uint32_t batch_bytes;  /* data of one batch at most, >= one chunk */
     uint32_t tombs_max;
-    uint32_t reserve_segments; /* kept free for copying forward and tombstones */
+    uint32_t reserve_segments; /* kept free for copying forward and tombstones; at least 1 */
+    /* A run of the arena, at least geometry.chunk_bytes long, that nobody else touches until
+     * recovery_done(): recovery reads into it the values that lie beyond the flushed frontier. More
+     * chunks make that faster, up to FB_LOG_WALKERS. */
+    uint64_t stage_base;
+    uint32_t stage_bytes;
+    /* Random bytes for the id of a device that is formatted; all zero: the id is derived from the
+     * other fields and the time, which is good enough only for tests. */
+    uint64_t device_seed[2];
 };
 
 struct fb_log;
@@ -177,29 +200,61 @@ size_t fb_log_meta_footprint(const struct fb_log_config *config);
 struct fb_log *fb_log_init(const struct fb_log_config *config, struct fb_region *region, void *meta,
                            const struct fb_log_owner *owner);
 
-/* Begins recovery (or formatting of an empty device). Ends in owner->recovery_done(). Before that, only
- * fb_log_io_done(), fb_log_take_io() and fb_log_state() may be called. The boot counter is raised and
- * durable before recovery_done. */
+/*
+ * Begins recovery, or formatting of an empty device. Ends in owner->recovery_done(). Before that, only
+ * fb_log_io_done(), fb_log_take_io(), fb_log_tick(), fb_log_next_ns(), fb_log_stats() and
+ * fb_log_state() may be called. The boot counter is raised and durable before recovery_done.
+ *
+ * `format` allows to overwrite what could not be used otherwise: foreign content, another version,
+ * another node's or another shape's log, a damaged superblock. A log of this node that can be used
+ * is used, and never formatted: who wants it empty deletes the file.
+ */
 void fb_log_start(struct fb_log *log, uint64_t now_ns, bool format);
 /* Valid after recovery_done: this boot's number, for generations. */
 uint32_t fb_log_boot(const struct fb_log *log);
 /* Why start failed (other version, other device id, damaged superblock...): one line, or "". */
 const char *fb_log_start_error(const struct fb_log *log);
 
-/* Queues a record. Always accepted (the owner bounds its items). Items are placed in the order given. */
+/*
+ * Queues a record. Always accepted (the owner bounds its items). Values of one class are placed in the
+ * order given. Tombstones, and copies that owner->copy asked for, go before values that wait for
+ * space: so, before it appends a tombstone, the owner cancels every queued item that the tombstone
+ * kills. (One that cannot be cancelled is placed already, and the tombstone reaches it.)
+ */
 void fb_log_append(struct fb_log *log, uint64_t now_ns, struct fb_log_item *item);
 /* Takes back an item that has not been placed yet; false if its bytes are already on their way. */
 bool fb_log_cancel(struct fb_log *log, struct fb_log_item *item);
 /* Reads (part of) a record. Reads go before writes. */
 void fb_log_read(struct fb_log *log, uint64_t now_ns, struct fb_log_read *read);
-/* Answer to owner->copy. */
+/* Answer to owner->copy; from a callback too. An answer that nobody waits for is ignored. */
 void fb_log_copied(struct fb_log *log, uint64_t now_ns, const struct fb_log_addr *from);
 /* Space of one record became garbage (removed, replaced): accounting for the choice of victims. */
 void fb_log_garbage(struct fb_log *log, const struct fb_log_addr *addr, uint32_t part_bytes);
 
+/* Gives up one segment, the oldest that can be, even if space is not short: the owner's index is full.
+ * Nothing happens if a reclaim is under way or no segment is closed. */
+void fb_log_reclaim_one(struct fb_log *log, uint64_t now_ns);
+
+/*
+ * A walk over the records of one segment with their key texts, for listing keys. Lent from
+ * fb_log_scan() until done(); one at a time. Cost: a read of each descriptor of the segment.
+ * record() is called for each durable value, dead ones too: the owner asks its index. If it returns
+ * false the walk ends, and `ordinal` is that record's, so that the next scan begins with it.
+ * Afterwards `segment` and `ordinal` say where to go on; segment UINT32_MAX is the end.
+ */
+struct fb_log_scan {
+    struct fb_link link;
+    uint32_t segment; /* in and out; 0 to begin with */
+    uint32_t ordinal; /* in and out: first record within the segment */
+    bool (*record)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
+    void (*done)(void *ctx, struct fb_log_scan *scan, int result); /* 0 or -FB_IO */
+    void *ctx;
+};
+void fb_log_scan(struct fb_log *log, uint64_t now_ns, struct fb_log_scan *scan);
+
 /* The namespace table, whole: replaced at once, durable before owner's callback. One at a time. */
 struct fb_log_names {
-    struct fb_list link;
+    struct fb_link link;
     const void *bytes; /* <= FB_LOG_NAMES_BYTES_MAX */
     uint32_t len;
     void (*done)(void *ctx, struct fb_log_names *names, int result);
@@ -237,6 +292,7 @@ struct fb_log_stats {
     uint64_t records_dropped, records_copied, tombs_written, tombs_dropped, tombs_now;
     uint64_t segments_free_now, live_bytes_now, used_bytes_now, file_bytes_now;
     uint64_t reads_in_flight_max, recovered_records, recovery_bytes_read;
+    uint64_t no_space, segments_lost, reclaims_given_up, flush_failed_items;
 };
 void fb_log_stats(const struct fb_log *log, struct fb_log_stats *out);
 
