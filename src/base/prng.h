@@ -75,10 +75,13 @@ static inline uint64_t fb_prng_between(struct fb_prng *prng, uint64_t low, uint6
     return low + fb_prng_below(prng, high - low + 1);
 }
 
-/* True `parts` times in a million. */
+/* What fb_prng_chance() counts in. */
+#define FB_PRNG_MILLION 1000000
+
+/* True `parts_per_million` times in a million. */
 static inline bool fb_prng_chance(struct fb_prng *prng, uint32_t parts_per_million)
 {
-    return fb_prng_below(prng, 1000000) < parts_per_million;
+    return fb_prng_below(prng, FB_PRNG_MILLION) < parts_per_million;
 }
 
 /* Fills memory with random bytes. */
