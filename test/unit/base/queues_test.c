@@ -101,6 +101,7 @@ static void test_list_append(void **state)
     }
     fb_list_append(&list, &tail);
     assert_true(fb_list_is_empty(&tail));
+    assert_ptr_equal(fb_list_last(&list), &items[3].link);
     for (int i = 0; i < 4; i++)
         assert_int_equal(number_of(fb_list_pop_front(&list)), i);
     assert_true(fb_list_is_empty(&list));

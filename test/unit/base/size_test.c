@@ -107,6 +107,7 @@ static void test_bad_durations(void **state)
         {"30", "needs a unit"},        {"30x", "unknown unit 'x'"},
         {"30S", "unknown unit"},       {"s", "begins with a digit"},
         {"-3s", "cannot be negative"}, {"300000000000000000s", "too large"},
+        {"213503.99d", "too large"},
     };
     for (size_t i = 0; i < FB_ARRAY_COUNT(bads); i++)
         check_bad(fb_duration_parse, &bads[i]);
