@@ -1,6 +1,6 @@
 /*
- * io.h - the I/O seam: the only way by which the engine touches a device, a hash of large slices, or
- * the passing of time.
+ * io.h - the I/O seam: the only way by which the engine touches a device, a hash of large slices,
+ * or the passing of time.
  *
  * Shape: caller-owned requests, submit, completions drained in batches. Nothing is allocated per
  * operation, submit never fails (a failure arrives as a completion), completions are delivered only
@@ -32,20 +32,26 @@ enum fb_io_op {
     FB_IO_WRITE, /* memory -> device */
     FB_IO_FLUSH, /* every write of this device completed before the submit becomes durable */
     FB_IO_HASH,  /* XXH3-64 of every 256 KiB leaf of arena memory, into leaf_out */
-    FB_IO_GROW,  /* make the device at least device_off bytes long (fallocate); result 0 or -errno */
+    FB_IO_GROW,  /* make the device at least device_off bytes long, allocated; 0 or -errno */
     FB_IO_OP_COUNT
 };
 
-enum fb_io_space { FB_IO_ARENA, FB_IO_META };
+enum fb_io_space {
+    FB_IO_ARENA,
+    FB_IO_META
+};
 
 /* Limits of one request. */
-#define FB_IO_VEC_MAX 1024      /* elements of one request; IOV_MAX of Linux */
+#define FB_IO_VEC_MAX   1024       /* elements of one request; IOV_MAX of Linux */
 #define FB_IO_BYTES_MAX (8u << 20) /* bytes of one request */
 
-/* A run of memory. For READ and WRITE `off` and `len` are multiples of 4096; HASH may end anywhere. */
+/*
+ * A run of memory. `off` and `len` are multiples of 4096, except that the last element of a HASH
+ * may end anywhere.
+ */
 struct fb_io_vec {
-    uint64_t off; /* bytes from the start of the region */
-    uint32_t len; /* bytes */
+    uint64_t off;   /* bytes from the start of the region */
+    uint32_t len;   /* bytes */
     uint32_t space; /* enum fb_io_space */
 };
 
@@ -66,9 +72,9 @@ struct fb_io_req {
     const struct fb_io_vec *vec;
     uint64_t *leaf_out;
     int64_t result;
-    uint64_t cookie;      /* the submitter's; never read by a backend */
-    struct fb_link link;  /* the backend's while in flight; free for the submitter's queues otherwise */
-    uint64_t backend[4];  /* the backend's scratch */
+    uint64_t cookie;     /* the submitter's; never read by a backend */
+    struct fb_link link; /* the backend's while in flight; otherwise free for the submitter */
+    uint64_t backend[4]; /* the backend's scratch */
 };
 
 struct fb_io;
