@@ -360,14 +360,20 @@ void fb_wire_frame_end(struct fb_writer *writer, size_t at, uint8_t type, uint8_
 void fb_wire_data_head(uint8_t out[FB_WIRE_HEADER_BYTES + FB_WIRE_DATA_HEAD_BYTES], uint64_t op,
                        uint64_t off, uint32_t len, const uint8_t *bytes, uint32_t map_version);
 
-/* As fb_wire_data_head() for bytes in pieces: the header is begun, the check runs over what
- * fb_wire_data_check_add() gets, and is filled in at the end. */
+/* A checked DATA frame whose bytes come in pieces. */
 struct fb_wire_data_check {
     struct fb_hash_state state;
 };
+
+/* Writes header and preamble of a checked frame to `head` (as fb_wire_data_head()), without check.
+ */
 void fb_wire_data_check_begin(struct fb_wire_data_check *check, uint8_t *head, uint64_t op,
                               uint64_t off, uint32_t len, uint32_t map_version);
+
+/* Adds the next of the frame's bytes. */
 void fb_wire_data_check_add(struct fb_wire_data_check *check, const void *bytes, size_t count);
+
+/* All bytes were added: fills in the check of `head`. */
 void fb_wire_data_check_end(struct fb_wire_data_check *check, uint8_t *head);
 
 /* "PUT", "GET_DONE"...; "unknown" outside the list. Static. */

@@ -358,7 +358,7 @@ static const struct golden goldens[] = {
 static void to_hex(const uint8_t *bytes, size_t count, char *hex)
 {
     for (size_t i = 0; i < count; i++)
-        sprintf(hex + 2 * i, "%02x", bytes[i]);
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
 }
 
 /* WIRE_GOLDEN=1 prints what golden.inc should hold: to be looked at before it is kept. */
