@@ -90,9 +90,9 @@ shared     := $(if $(filter plain hooks,$(BUILD)),$(B)/libforebay.so)
         setup clean help
 
 all: $(lib) $(helpers) $(shared) $(daemon) $(cli) $(programs) $(units)
-objects: $(call objects,$(all_src))
-units: $(units)
-fuzzers: $(fuzzers)
+objects: $(call objects,$(all_src)) ; @:
+units: $(units) ; @:
+fuzzers: $(fuzzers) ; @:
 
 # ---- rules ---------------------------------------------------------------------------------
 
