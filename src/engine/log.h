@@ -125,17 +125,17 @@ enum fb_tier_state {
  */
 struct fb_log_owner {
     void *ctx;
-    /* item is durable (result 0, item->addr set) or failed (-FB_IO, -FB_SHUTTING_DOWN). The item is
+    /* item is durable (result 0, item->addr set) or failed (FB_IO, FB_SHUTTING_DOWN). The item is
      * the shard's again. */
     void (*durable)(void *ctx, struct fb_log_item *item, int result);
-    /* 0: read->bytes arrived and must still be checked against the root. -FB_MISS: the segment has
-     * another incarnation. -FB_IO: the device failed. */
+    /* 0: read->bytes arrived and must still be checked against the root. FB_MISS: the segment has
+     * another incarnation. FB_IO: the device failed. */
     void (*read_done)(void *ctx, struct fb_log_read *read, int result);
     /* Recovery found a record. Arrives in any order of generations, tombstones among values. One
      * that lies beyond the flushed frontier is reported only after its bytes were read and hold.
      * The same record may be reported from two places (a copy forward that a crash cut short). */
     void (*recovered)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
-    /* Recovery is over: everything that is on the device has been reported. result 0 or -FB_IO. */
+    /* Recovery is over: everything that is on the device has been reported. result 0 or FB_IO. */
     void (*recovery_done)(void *ctx, int result);
     /* Reclaim, step 1: what of this value? (Tombstones are the log's own business.) May be asked
      * again after a crash or a reclaim that was given up. After DROP the owner gives no new lease on
@@ -191,7 +191,7 @@ struct fb_log_geometry {
     uint64_t segments_off;
 };
 
-/* Computes the geometry; -FB_BAD_ARGUMENT if the capacity is below the least (64 segments of 256 KiB). */
+/* Computes the geometry; FB_BAD_ARGUMENT if the capacity is below the least (64 segments of 256 KiB). */
 int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out);
 /* Bytes of plain memory and of FB_IO_META memory that fb_log_init() will take. */
 size_t fb_log_footprint(const struct fb_log_config *config);
@@ -247,7 +247,7 @@ struct fb_log_scan {
     uint32_t segment; /* in and out; 0 to begin with */
     uint32_t ordinal; /* in and out: first record within the segment */
     bool (*record)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
-    void (*done)(void *ctx, struct fb_log_scan *scan, int result); /* 0 or -FB_IO */
+    void (*done)(void *ctx, struct fb_log_scan *scan, int result); /* 0 or FB_IO */
     void *ctx;
 };
 void fb_log_scan(struct fb_log *log, uint64_t now_ns, struct fb_log_scan *scan);
@@ -280,7 +280,7 @@ void fb_log_io_done(struct fb_log *log, uint64_t now_ns, struct fb_io_req *req);
 enum fb_tier_state fb_log_state(const struct fb_log *log);
 /* Free-space floor seen by the node (statvfs): below it no new file space is taken. */
 void fb_log_set_floor(struct fb_log *log, uint64_t now_ns, bool below_floor);
-/* Stops taking items; flushes what is placed; `durable` is called for the rest with -FB_SHUTTING_DOWN. */
+/* Stops taking items; flushes what is placed; `durable` is called for the rest with FB_SHUTTING_DOWN. */
 void fb_log_drain(struct fb_log *log, uint64_t now_ns);
 bool fb_log_idle(const struct fb_log *log);
 
