@@ -48,15 +48,16 @@
  *  a. After a step that returned RECHECK, and before the next event of this key, it calls
  *     fb_attempt_see() for each attempt of the line, from first to last, and acts on the answers.
  *     The line is walked by a cursor, since a visited attempt may leave it.
- *  b. When the committed value goes (remove, eviction, epoch bump) it first calls
- *     fb_attempt_set_value(), then steps the attempts, then rechecks. The other order would tell
- *     a waiter EXISTS about a value that is on its way out.
+ *  b. When the committed value goes (remove, eviction, epoch bump) or is flushed, it calls
+ *     fb_attempt_set_value() before the next event of this key, and rechecks if that says so. What
+ *     a flush still reads of a value that is gone is not freed before the flush has ended.
  *  c. A remove takes a generation when it arrives, drops the value and steps the writer at once,
  *     and is answered when its tombstone is durable. If that fails, old_on_disk stays set.
  *  d. An epoch bump and a shutdown step every attempt of the key, the line before the writer.
- *  e. old_on_disk is true from the moment a write of an older generation is laid out, and the kill
- *     covers every generation below the attempt's own. While a writer is COMMITTING or ORPHAN the
- *     cleaner lays out nothing for this key.
+ *  e. old_on_disk is true from the moment a write of an older generation is laid out, whether that
+ *     write is in flight, has failed, or is hidden by a remove that is not durable yet. The kill
+ *     that a commit makes durable covers every generation below the attempt's own, so that it also
+ *     covers what the cleaner lays out for the old value while the commit is under way.
  *  f. Memory that the client cannot reach by itself (a TCP window that the node fills) is released
  *     by the engine, with RELEASE, as soon as no receive into it is in flight.
  */
