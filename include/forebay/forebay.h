@@ -60,7 +60,8 @@ struct fb_client;
 /*
  * What a namespace is made of. Two handles see each other's keys only if all fields are the same
  * bytes: name everything here on which the bytes of a value depend. NULL and "" are the same and
- * mean "not given". At least one field must be given. Each at most FB_NAMESPACE_FIELD_BYTES_MAX.
+ * mean "not given". At least one field must be given. Each has at most FB_NAMESPACE_FIELD_BYTES_MAX
+ * bytes, all together about 980.
  */
 struct fb_namespace_fields {
     const char *model;    /* name of the model */
