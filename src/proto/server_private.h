@@ -189,12 +189,13 @@ void fb_server_drain(struct fb_proto_server *server, uint64_t now_ns);
 
 /* ---- session_put.c ---- */
 
-/* Frames of a put. Each returns false if the frame must come again later (the session is paused).
- */
+/* PUT. Like all of its kind: false if the frame must come again later, for want of room. */
 bool fb_session_on_put(struct fb_proto_session *session, uint64_t now_ns,
                        const struct fb_wire_header *header, struct fb_reader *reader);
+/* COMMIT. */
 bool fb_session_on_commit(struct fb_proto_session *session, uint64_t now_ns,
                           const struct fb_wire_header *header, struct fb_reader *reader);
+/* RELEASE. */
 bool fb_session_on_release(struct fb_proto_session *session, uint64_t now_ns,
                            const struct fb_wire_header *header, struct fb_reader *reader);
 /* The head of a DATA frame: sets data_slot and data_left. */
@@ -211,13 +212,17 @@ bool fb_session_tell_put_done(struct fb_slot *slot);
 
 /* ---- session_get.c ---- */
 
+/* GET. */
 bool fb_session_on_get(struct fb_proto_session *session, uint64_t now_ns,
                        const struct fb_wire_header *header, struct fb_reader *reader);
+/* CHUNK_DONE. */
 bool fb_session_on_chunk_done(struct fb_proto_session *session, uint64_t now_ns,
                               const struct fb_wire_header *header, struct fb_reader *reader);
+/* What an event means for a get. */
 void fb_session_get_event(struct fb_slot *slot, uint64_t now_ns, unsigned events);
 /* Composes CHUNK frames; false if there is no room. */
 bool fb_session_tell_chunks(struct fb_slot *slot, uint64_t now_ns);
+/* Composes GET_DONE; false if there is no room. */
 bool fb_session_tell_get_done(struct fb_slot *slot);
 /* Composes one DATA frame of the chunks that are being sent, in turns; false if there is none, no
  * room, or enough in the outbox. */
@@ -231,12 +236,14 @@ void fb_session_start_gets(struct fb_proto_session *session, uint64_t now_ns);
 void fb_session_window_free(struct fb_slot *slot);
 /* Starts a get that waits, whatever the window: it was cancelled. */
 void fb_session_get_cancel(struct fb_slot *slot, uint64_t now_ns);
-/* True if chunks were announced and not answered by CHUNK_DONE, or are in the outbox. */
+/* True if a chunk was announced and not answered by CHUNK_DONE. */
 bool fb_session_chunks_are_owed(const struct fb_slot *slot);
+/* True if a piece of a chunk is in the outbox. */
 bool fb_session_chunks_are_queued(const struct fb_slot *slot);
 
 /* ---- session_misc.c: all other requests ---- */
 
+/* Every request but PUT and GET. */
 bool fb_session_on_request(struct fb_proto_session *session, uint64_t now_ns,
                            const struct fb_wire_header *header, struct fb_reader *reader);
 /* Composes the last message of anything but a put or a get; false if there is no room. */
