@@ -629,7 +629,7 @@ static const struct fb_io_ops sim_ops = {
 
 static bool config_is_right(const struct fb_sim_config *config)
 {
-    bool right = config->device_count >= 1 && config->device_count <= FB_DEVICES_MAX;
+    bool right = config->device_count <= FB_DEVICES_MAX;
     right = right && fb_is_aligned(config->arena_bytes, FB_PAGE_BYTES);
     right = right && fb_is_aligned(config->meta_bytes, FB_PAGE_BYTES);
     right = right && (config->meta || config->meta_bytes == 0);

@@ -181,7 +181,7 @@ struct fb_sim_config {
     uint64_t arena_bytes;  /* a multiple of 4096 */
     void *meta;            /* the caller's, outlives the sim */
     uint64_t meta_bytes;   /* a multiple of 4096 */
-    uint32_t device_count; /* 1 to FB_DEVICES_MAX */
+    uint32_t device_count; /* 0 to FB_DEVICES_MAX */
     uint64_t
         device_bytes[FB_DEVICES_MAX]; /* room of each, a multiple of 4096; its file starts empty */
     uint32_t requests_max;            /* in flight at once; 0: 1024 */

@@ -212,7 +212,7 @@ static void test_config_outside_limits(void **state)
     struct fb_sim *sim = NULL;
     struct fb_sim_config config = {.device_count = 1, .device_bytes = {DEVICE_BYTES}};
     struct fb_sim_config wrong = config;
-    wrong.device_count = 0;
+    wrong.device_count = FB_DEVICES_MAX + 1;
     assert_int_equal(fb_sim_open(&wrong, &sim), -EINVAL);
     wrong = config;
     wrong.device_bytes[0] = 100;

@@ -1,0 +1,32 @@
+/*
+ * uring.h - the production backend: one io_uring, and a small pool for what a ring cannot do.
+ */
+#ifndef FB_IO_URING_H
+#define FB_IO_URING_H
+
+#include "io/execute.h"
+
+#define FB_URING_DEPTH_MAX     4096
+#define FB_URING_DEPTH_DEFAULT 256
+#define FB_URING_THREADS       4         /* of the pool: hashes and growth */
+#define FB_URING_BATCH         16        /* requests that are handed to the kernel in one call */
+#define FB_URING_FIXED_MAX     FB_GIB(1) /* memory that is registered, and so faulted in, at start */
+
+struct fb_uring_config {
+    uint32_t depth;        /* requests in the ring at once; 0: FB_URING_DEPTH_DEFAULT */
+    bool no_fixed;         /* do not register the memory */
+    fb_device_say_fn *say; /* NULL: say nothing */
+    void *say_context;
+};
+
+/*
+ * Opens the backend. Memory and devices stay the caller's and must outlive it; registered memory
+ * must not be unmapped or punched meanwhile. Returns 0, or -errno with one line in `why`:
+ *   -EPERM, -ENOSYS, -EINVAL   io_uring is forbidden, absent, or too old here
+ *   others                     what the system said
+ * That buffers could not be registered is said in one line, and no error.
+ */
+int fb_uring_open(const struct fb_execute *execute, const struct fb_uring_config *config,
+                  struct fb_io **out, char *why, size_t why_bytes);
+
+#endif
