@@ -144,8 +144,11 @@ static void take_inline(struct fb_slot *slot, uint64_t now_ns)
 
 void fb_session_put_event(struct fb_slot *slot, uint64_t now_ns, unsigned events)
 {
-    if ((events & FB_EV_GRANT) != 0 && (slot->flags & FB_SLOT_DONE) == 0) {
+    /* One event can say both that it was granted and that the grant was revoked: then the memory
+     * waits to be given back, although nobody was told of it. */
+    if ((events & FB_EV_GRANT) != 0)
         slot->flags |= FB_SLOT_GRANTED;
+    if ((events & FB_EV_GRANT) != 0 && (slot->flags & FB_SLOT_DONE) == 0) {
         fb_hash_begin(&slot->leaf, 0);
         fb_hash_begin(&slot->leaves, 0);
         if (slot->session->server->inline_slot == slot)
