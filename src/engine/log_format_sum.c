@@ -130,7 +130,7 @@ static void put_entry(struct fb_log_sum_writer *writer, const struct fb_log_reco
         fb_writer_u8(&out, ENTRY_TOMB);
         fb_writer_u8(&out, (uint8_t)ident);
         fb_writer_u8(&out, record->class_hint);
-        fb_writer_u8(&out, 0);
+        fb_writer_u8(&out, record->pin_class); /* of a tombstone: the reason */
         fb_writer_u16(&out, (uint16_t)found->desc_block);
         fb_writer_u16(&out, 0);
         fb_log_format_digest_put(&out, record->digest);
@@ -250,7 +250,7 @@ static void get_tomb(struct fb_reader *reader, struct fb_log_record *record,
 {
     record->kind = FB_LOG_TOMB;
     record->class_hint = fb_reader_u8(reader);
-    fb_log_format_zeros(reader, 1);
+    record->pin_class = fb_reader_u8(reader);
     found->desc_block = fb_reader_u16(reader);
     fb_log_format_zeros(reader, sizeof(uint16_t));
     record->digest = fb_log_format_digest_get(reader);

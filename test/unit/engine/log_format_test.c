@@ -13,6 +13,7 @@
 
 #include "base/bits.h"
 #include "base/prng.h"
+#include "base/reason.h"
 #include "base/result.h"
 #include "engine/log_format.h"
 
@@ -80,7 +81,7 @@ static struct fb_log_record tomb_record(const char *key)
     record.part_bytes = 0;
     record.leaf_count = 0;
     record.value_bytes = 0;
-    record.pin_class = 0;
+    record.pin_class = FB_REASON_REPLACED; /* why it was written */
     record.depth = 0;
     record.root = 0;
     record.group = (struct fb_digest){0};
