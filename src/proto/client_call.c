@@ -472,8 +472,8 @@ void fb_proto_call_deliver(struct fb_proto_client *client, struct fb_proto_op *o
         fb_proto_item_result(call, op->item, op->result, op->reason);
         fb_proto_get_finish(client, op, &call->items.get[op->item]);
     } else if (op->type == FB_MSG_LOOKUP || op->type == FB_MSG_HOLD_RELEASE) {
-        /* The answer has set the items itself, unless none came. */
-        if (op->result < 0)
+        /* LOOKUP_DONE has set the items of a lookup itself, unless it failed or did not come. */
+        if (op->result < 0 || op->type == FB_MSG_HOLD_RELEASE)
             deliver_lookup(op);
     } else if (is_batch(call)) {
         fb_proto_item_result(call, op->item, op->result, op->reason);
