@@ -1,0 +1,386 @@
+/*
+ * checker.c - the contract of the store, checked from calls and answers alone. It shares no code
+ * with what it checks.
+ *
+ * What it holds, per key of a namespace's present epoch:
+ *   floor      a hit has at least this generation: of the newest acknowledged put, of the newest
+ *              hit, and above everything that was granted before an acknowledged remove began;
+ *   persisted  this generation was acknowledged as durable: it must be found, unless the store
+ *              names a reason that can be true.
+ * A put whose commit was never sent must never be seen. A put that was answered with a failure
+ * after its commit was sent may be seen (its answer says that nobody knows).
+ *
+ * A device that lied about a write (torn, misdirected, lost, or damaged behind its back) can make
+ * any durable fact go away, a tombstone too; then only this is held: bytes are exactly those of
+ * one value that was put under this key in this epoch. What a device could not hide (EIO, short,
+ * ENOSPC) excuses misses, and nothing else.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "test/sim/world.h"
+
+static struct sim_key *key_of(struct sim_world *world, const struct sim_slot *slot)
+{
+    return &world->spaces[slot->space].keys[slot->key];
+}
+
+static void raise_to(uint64_t *value, uint64_t least)
+{
+    if (*value < least)
+        *value = least;
+}
+
+/* Something that can take the present value of a key away has begun. */
+static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
+{
+    struct sim_key *state = &world->spaces[space].keys[key];
+    state->persisted = 0;
+    state->stored = 0;
+    for (unsigned i = 0; i < SIM_HOLDS_MAX; i++)
+        if (world->holds[i].space == space && world->holds[i].key == key)
+            world->holds[i].loads = 0;
+    for (unsigned c = 0; c < world->knobs.clients; c++)
+        for (unsigned s = 0; s < SIM_SLOTS_MAX; s++) {
+            struct sim_slot *slot = &world->clients[c].slots[s];
+            if (slot->state != SIM_FREE && slot->space == space && slot->key == key)
+                slot->touched = true;
+        }
+}
+
+/* An operation begins. */
+void sim_check_start(struct sim_world *world, struct sim_slot *slot)
+{
+    struct sim_key *key = key_of(world, slot);
+    slot->floor_at_start = key->floor;
+    slot->persisted_at_start = key->persisted;
+    slot->stored_at_start = key->stored;
+    slot->removes_at_start = key->removes;
+    slot->crash = (uint32_t)world->crashes;
+    if (slot->op.kind == FB_OP_REMOVE) {
+        slot->removed_above = key->granted;
+        key->removes++;
+        unsettle(world, slot->space, slot->key);
+    } else if (slot->op.kind == FB_OP_EPOCH) {
+        world->spaces[slot->space].bumps++;
+        for (uint32_t i = 0; i < SIM_KEYS; i++)
+            unsettle(world, slot->space, i);
+    }
+}
+
+/* A put was granted memory and a generation. */
+void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
+{
+    struct sim_version *version = &world->versions[slot->version];
+    struct sim_key *key = key_of(world, slot);
+    if (version->granted)
+        sim_world_violation(world, "version %u was granted twice", slot->version);
+    if (slot->done)
+        sim_world_violation(world, "version %u was granted after its result", slot->version);
+    version->granted = true;
+    version->generation = slot->op.generation;
+    version->granted_ns = world->now_ns;
+    if (slot->op.epoch != world->spaces[slot->space].epoch)
+        return;
+    if (slot->op.generation <= key->granted && !world->lied && !world->damaged)
+        sim_world_violation(world, "key %u/%u: generation %llx is granted after %llx", slot->space, slot->key,
+                            (unsigned long long)slot->op.generation, (unsigned long long)key->granted);
+    raise_to(&key->granted, slot->op.generation);
+}
+
+/* The client says that the bytes are in place. */
+void sim_check_commit(struct sim_world *world, struct sim_slot *slot)
+{
+    world->versions[slot->version].committed = true;
+    if (slot->op.epoch == world->spaces[slot->space].epoch)
+        unsettle(world, slot->space, slot->key);
+}
+
+static bool is_sound(const struct sim_world *world)
+{
+    return !world->lied && !world->damaged;
+}
+
+/* A page that a reader was given. */
+void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page, uint64_t value_page)
+{
+    uint64_t number = page.b >> 20;
+    uint64_t key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1;
+    world->report->hits_checked_pages++;
+    if (page.a != key || number >= world->version_count || (page.b & FB_SIM_PAGE_MAX) != value_page) {
+        char text[SIM_TEXT_MAX / 2];
+        fb_sim_page_text(page, text, sizeof(text));
+        sim_world_violation(world, "key %u/%u page %llu: wrong bytes: %s", slot->space, slot->key,
+                            (unsigned long long)value_page, text);
+        return;
+    }
+    if (slot->seen == UINT32_MAX)
+        slot->seen = (uint32_t)number;
+    if (slot->seen != number)
+        sim_world_violation(world, "key %u/%u: a mixture of versions %u and %llu", slot->space, slot->key, slot->seen,
+                            (unsigned long long)number);
+}
+
+static void check_hit_version(struct sim_world *world, struct sim_slot *slot)
+{
+    const struct fb_op *op = &slot->op;
+    const struct sim_version *version = &world->versions[slot->seen];
+    if (version->space != slot->space || version->key != slot->key || version->epoch != op->epoch)
+        sim_world_violation(world, "version %u is of another key or epoch", slot->seen);
+    else if (!version->committed)
+        sim_world_violation(world, "key %u/%u: version %u is read and was never committed", slot->space, slot->key,
+                            slot->seen);
+    else if (version->bytes != op->value_bytes)
+        sim_world_violation(world, "version %u has %llu bytes, the hit says %llu", slot->seen,
+                            (unsigned long long)version->bytes, (unsigned long long)op->value_bytes);
+    else if (version->generation != op->generation && is_sound(world))
+        sim_world_violation(world, "version %u has generation %llx, the hit says %llx", slot->seen,
+                            (unsigned long long)version->generation, (unsigned long long)op->generation);
+}
+
+static void check_hit(struct sim_world *world, struct sim_slot *slot)
+{
+    const struct fb_op *op = &slot->op;
+    struct sim_space *space = &world->spaces[slot->space];
+    world->report->hits++;
+    world->report->hits_ssd += (op->tiers & 2) != 0;
+    uint64_t end = op->range_bytes > op->value_bytes ? op->value_bytes : op->range_off + op->range_bytes;
+    if (end > op->value_bytes)
+        end = op->value_bytes;
+    uint64_t want = op->range_off < end ? end - op->range_off : 0;
+    if (slot->seen_bytes != want)
+        sim_world_violation(world, "key %u/%u: a hit of %llu bytes gave %llu", slot->space, slot->key,
+                            (unsigned long long)want, (unsigned long long)slot->seen_bytes);
+    if (slot->seen != UINT32_MAX)
+        check_hit_version(world, slot);
+    if (op->epoch != space->epoch || !is_sound(world))
+        return;
+    if (op->generation < slot->floor_at_start)
+        sim_world_violation(world, "key %u/%u: generation %llx is read, %llx was acknowledged before", slot->space,
+                            slot->key, (unsigned long long)op->generation, (unsigned long long)slot->floor_at_start);
+    raise_to(&key_of(world, slot)->floor, op->generation);
+}
+
+/* Reasons that explain the loss of something that was durable, when nothing touched the key. */
+static bool excuses_persisted(const struct sim_world *world, uint8_t reason)
+{
+    switch (reason) {
+    case FB_REASON_RECLAIMED_SSD:
+    case FB_REASON_READ_DEADLINE:
+    case FB_REASON_NO_STAGING:
+        return true;
+    case FB_REASON_NO_RECORD:
+        return world->report->reclaimed != 0 || world->crashed || world->failed;
+    default:
+        return world->failed;
+    }
+}
+
+static void check_miss(struct sim_world *world, struct sim_slot *slot)
+{
+    const struct fb_op *op = &slot->op;
+    world->report->misses++;
+    if (op->reason == FB_REASON_NONE)
+        sim_world_violation(world, "key %u/%u: a miss without a reason", slot->space, slot->key);
+    if (slot->touched || slot->removes_at_start != 0 || slot->crash != world->crashes || !is_sound(world))
+        return;
+    if (op->epoch != world->spaces[slot->space].epoch)
+        return;
+    if (slot->persisted_at_start != 0 && !excuses_persisted(world, op->reason))
+        sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s", slot->space,
+                            slot->key, (unsigned long long)slot->persisted_at_start, fb_reason_name(op->reason));
+    if (slot->stored_at_start != 0 && op->reason == FB_REASON_EVICTED_DIRTY && !world->failed)
+        sim_world_violation(world, "key %u/%u: dropped unpersisted although nothing failed", slot->space, slot->key);
+    if (slot->held && op->result == FB_MISS && op->reason != FB_REASON_READ_DEADLINE && !world->failed)
+        sim_world_violation(world, "key %u/%u: a miss inside its hold: %s", slot->space, slot->key,
+                            fb_reason_name(op->reason));
+}
+
+static void get_done(struct sim_world *world, struct sim_slot *slot)
+{
+    if (slot->held)
+        world->report->held_reads++;
+    if (slot->op.result == FB_OK)
+        check_hit(world, slot);
+    else if (slot->op.result == FB_MISS)
+        check_miss(world, slot);
+}
+
+static void check_exists(struct sim_world *world, struct sim_slot *slot)
+{
+    struct fb_explain explain;
+    fb_shard_explain(world->shard, slot->op.ns, &slot->op.digest, &explain);
+    if (!explain.present && !slot->touched && !world->failed && is_sound(world))
+        sim_world_violation(world, "key %u/%u: EXISTS, and not readable", slot->space, slot->key);
+}
+
+static void put_done(struct sim_world *world, struct sim_slot *slot)
+{
+    const struct fb_op *op = &slot->op;
+    struct sim_version *version = &world->versions[slot->version];
+    struct sim_key *key = key_of(world, slot);
+    bool current = op->epoch == world->spaces[slot->space].epoch;
+    version->done = true;
+    version->result = op->result;
+    if (op->result == FB_OK) {
+        if (!version->committed)
+            sim_world_violation(world, "version %u is stored and was never committed", slot->version);
+        if (!current)
+            return;
+        raise_to(&key->floor, op->generation);
+        if (slot->touched || version->lie || key->removes != 0 || world->spaces[slot->space].bumps != 0)
+            return;
+        key->stored = op->persist == FB_PERSIST_OFF ? 0 : op->generation;
+        if (op->persisted)
+            key->persisted = op->generation;
+        if (op->persist == FB_PERSIST_THROUGH && !op->persisted)
+            sim_world_violation(world, "version %u: through, stored, and not persisted", slot->version);
+    } else if (op->result == FB_EXISTS) {
+        check_exists(world, slot);
+        if (version->upsert)
+            sim_world_violation(world, "version %u: an upsert ends as EXISTS", slot->version);
+    }
+}
+
+static void remove_done(struct sim_world *world, struct sim_slot *slot)
+{
+    struct sim_key *key = key_of(world, slot);
+    if (slot->op.epoch != world->spaces[slot->space].epoch)
+        return;
+    if (key->removes != 0)
+        key->removes--;
+    if (slot->op.result == FB_OK || slot->op.result == FB_MISS)
+        raise_to(&key->floor, slot->removed_above + 1);
+}
+
+static void wait_done(struct sim_world *world, struct sim_slot *slot)
+{
+    struct sim_key *key = key_of(world, slot);
+    if (slot->op.result != FB_OK || slot->touched || slot->op.epoch != world->spaces[slot->space].epoch)
+        return;
+    if (slot->stored_at_start != 0 && key->stored == slot->stored_at_start && key->removes == 0)
+        key->persisted = key->stored;
+}
+
+static void epoch_done(struct sim_world *world, struct sim_slot *slot)
+{
+    struct sim_space *space = &world->spaces[slot->space];
+    if (space->bumps != 0)
+        space->bumps--;
+    uint8_t id[16], secret[16];
+    uint64_t epoch;
+    if (!fb_shard_namespace(world->shard, space->handle, id, secret, &epoch))
+        return;
+    if (slot->op.result == FB_OK && epoch <= slot->op.epoch)
+        sim_world_violation(world, "a bump was acknowledged and the epoch is still %llu", (unsigned long long)epoch);
+    if (epoch != space->epoch) {
+        for (uint32_t i = 0; i < SIM_KEYS; i++)
+            unsettle(world, slot->space, i);
+        memset(space->keys, 0, sizeof(space->keys));
+        space->epoch = epoch;
+    }
+}
+
+static void lookup_done(struct sim_world *world, struct sim_slot *slot)
+{
+    const struct fb_op *op = &slot->op;
+    if (op->result != FB_OK || op->hold_ms == 0)
+        return;
+    uint32_t hold_ms = op->hold_ms < world->knobs.shard.hold_ms_max ? op->hold_ms : world->knobs.shard.hold_ms_max;
+    for (uint32_t i = 0; i < op->n; i++) {
+        if (!(slot->found[i] & FB_FOUND_HELD))
+            continue;
+        if (!(slot->found[i] & FB_FOUND_READABLE))
+            sim_world_violation(world, "a lookup holds what is not readable");
+        world->report->holds++;
+        struct sim_hold *hold = &world->holds[world->hold_next++ % SIM_HOLDS_MAX];
+        hold->space = slot->space;
+        hold->key = slot->lookup_keys[i];
+        hold->loads = op->hold_loads > 1 ? 1 : op->hold_loads; /* others may read or release the rest */
+        hold->until_ns = slot->start_ns + hold_ms * FB_MS_NS;
+    }
+}
+
+static void check_deadline(struct sim_world *world, const struct sim_slot *slot)
+{
+    uint64_t slack = world->knobs.device.latency.delay_ns * 2 + SIM_BOUND_NS + world->jump_ns;
+    if (sim_world_clock(world) > slot->op.deadline_ns + slack)
+        sim_world_violation(world, "an operation of kind %u ends %llu ms after its deadline", slot->op.kind,
+                            (unsigned long long)((sim_world_clock(world) - slot->op.deadline_ns) / FB_MS_NS));
+}
+
+/* An operation has its result. */
+void sim_check_done(struct sim_world *world, struct sim_slot *slot)
+{
+    check_deadline(world, slot);
+    switch (slot->op.kind) {
+    case FB_OP_PUT:
+        put_done(world, slot);
+        break;
+    case FB_OP_GET:
+        get_done(world, slot);
+        break;
+    case FB_OP_REMOVE:
+        remove_done(world, slot);
+        break;
+    case FB_OP_WAIT_PERSISTED:
+        wait_done(world, slot);
+        break;
+    case FB_OP_EPOCH:
+        epoch_done(world, slot);
+        break;
+    case FB_OP_LOOKUP:
+        lookup_done(world, slot);
+        break;
+    case FB_OP_HOLD_RELEASE:
+        for (uint32_t i = 0; i < slot->op.n; i++)
+            for (unsigned h = 0; h < SIM_HOLDS_MAX; h++)
+                if (world->holds[h].space == slot->space && world->holds[h].key == slot->lookup_keys[i])
+                    world->holds[h].loads = 0;
+        break;
+    default:
+        break;
+    }
+}
+
+/* The node went down: holds and what was only cached are gone; what was under way is in doubt. */
+void sim_check_crash(struct sim_world *world)
+{
+    memset(world->holds, 0, sizeof(world->holds));
+    for (unsigned s = 0; s < SIM_SPACES; s++) {
+        struct sim_space *space = &world->spaces[s];
+        space->open = false;
+        space->bumps = 0;
+        for (uint32_t k = 0; k < SIM_KEYS; k++) {
+            space->keys[k].stored = 0;
+            space->keys[k].removes = 0;
+        }
+    }
+}
+
+/* Accounts add up, caps hold. */
+void sim_check_accounts(struct sim_world *world)
+{
+    struct fb_shard_stats stats;
+    struct fb_log_stats log;
+    memset(&log, 0, sizeof(log));
+    fb_shard_stats(world->shard, &stats);
+    if (world->knobs.shard.devices != 0)
+        fb_shard_log_stats(world->shard, &log);
+    uint64_t misses = 0, lookups = 0;
+    for (int i = 0; i < FB_REASON_COUNT; i++) {
+        misses += stats.get_misses[i];
+        lookups += stats.lookup_misses[i];
+    }
+    if (stats.get_hits + misses != stats.gets)
+        sim_world_violation(world, "gets %llu are not hits %llu + misses %llu", (unsigned long long)stats.gets,
+                            (unsigned long long)stats.get_hits, (unsigned long long)misses);
+    if (stats.lookup_hits + lookups != stats.lookups)
+        sim_world_violation(world, "lookups %llu are not hits %llu + misses %llu", (unsigned long long)stats.lookups,
+                            (unsigned long long)stats.lookup_hits, (unsigned long long)lookups);
+    if (stats.free_bytes > stats.pool_bytes)
+        sim_world_violation(world, "more free than there is");
+    if (log.file_bytes_now > world->knobs.shard.log.capacity_bytes)
+        sim_world_violation(world, "the file is longer than its cap");
+}

@@ -1,0 +1,112 @@
+/*
+ * report.c - what the runs exercised. A counter that stays zero over many seeds is a hole in the
+ * generator, and fails the run.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "test/sim/world.h"
+
+/* Adds one report to a sum. All fields are counters. */
+void sim_report_add(struct sim_report *sum, const struct sim_report *one)
+{
+    uint64_t *to = (uint64_t *)sum;
+    const uint64_t *from = (const uint64_t *)one;
+    _Static_assert(sizeof(*sum) % sizeof(uint64_t) == 0, "a report is counters alone");
+    for (size_t i = 0; i < sizeof(*sum) / sizeof(uint64_t); i++)
+        to[i] += from[i];
+}
+
+/* Takes what the node counted in this life. */
+void sim_report_take(struct sim_world *world)
+{
+    struct sim_report *report = world->report;
+    struct fb_shard_stats stats;
+    struct fb_log_stats log;
+    if (world->shard == NULL)
+        return;
+    memset(&log, 0, sizeof(log));
+    fb_shard_stats(world->shard, &stats);
+    if (world->knobs.shard.devices != 0)
+        fb_shard_log_stats(world->shard, &log);
+    report->reclaimed += log.segments_reclaimed;
+    report->recovered += log.recovered_records;
+    report->torn += log.torn_tail;
+    report->rot += log.rot_descriptors;
+    report->stale += log.stale_incarnation;
+    report->tombs += log.tombs_written;
+    report->copied += log.records_copied;
+    report->waited_key += stats.put_waited_key;
+    report->waited_space += stats.put_waited_space;
+    report->recoveries += log.recovered_records != 0;
+    for (int i = 0; i < FB_RESULT_COUNT; i++)
+        report->put_results[i] += stats.put_results[i];
+    for (int i = 0; i < FB_REASON_COUNT; i++)
+        report->drops[i] += stats.drops[i];
+}
+
+struct printer {
+    bool all;
+    unsigned zeros;
+};
+
+/* Prints one counter; one that must not be zero is complained of. */
+static void line(struct printer *printer, const char *family, const char *name, uint64_t value, bool must)
+{
+    if (must && value == 0) {
+        printer->zeros++;
+        printf("  %-12s %-24s %14llu  NEVER\n", family, name, (unsigned long long)value);
+    } else if (printer->all) {
+        printf("  %-12s %-24s %14llu\n", family, name, (unsigned long long)value);
+    }
+}
+
+static void print_faults(struct printer *printer, const struct fb_sim_counts *counts)
+{
+    for (int op = 0; op < FB_IO_OP_COUNT; op++)
+        for (int fault = 1; fault < FB_FAULT_COUNT; fault++)
+            if (fb_script_applies((enum fb_io_op)op, (enum fb_fault)fault) && fault != FB_FAULT_LYING)
+                line(printer, fb_script_op_name((enum fb_io_op)op), fb_script_fault_name((enum fb_fault)fault),
+                     counts->fired[op][fault], true);
+    for (int i = 0; i < FB_SIM_COUNTER_COUNT; i++)
+        line(printer, "device", fb_sim_counter_name((enum fb_sim_counter)i), counts->counter[i],
+             i != FB_SIM_CACHE_FULL && i != FB_SIM_DAMAGE_TRUNCATE);
+}
+
+static void print_results(struct printer *printer, const struct sim_report *report)
+{
+    static const char *const kinds[FB_OP_LIST + 1] = {"put",  "get",       "lookup", "hold_release", "remove",
+                                                      "wait", "namespace", "epoch",  "drop_dram",    "list"};
+    for (int kind = 0; kind <= FB_OP_LIST; kind++) {
+        line(printer, kinds[kind], "started", report->started[kind], true);
+        for (int i = 0; i < FB_RESULT_COUNT; i++)
+            if (report->results[kind][i] != 0 || fb_result_at(i) == FB_OK)
+                line(printer, kinds[kind], fb_result_name(fb_result_at(i)), report->results[kind][i], true);
+    }
+    static const int puts[] = {FB_OK, FB_EXISTS, FB_TOO_BIG, FB_STALE_EPOCH, FB_IO, FB_DEADLINE, FB_SHUTTING_DOWN,
+                               FB_REMOVED};
+    for (size_t i = 0; i < sizeof(puts) / sizeof(puts[0]); i++)
+        line(printer, "must", fb_result_name(puts[i]), report->results[FB_OP_PUT][fb_result_index(puts[i])], true);
+    for (int i = 1; i < FB_REASON_COUNT; i++)
+        line(printer, "reason", fb_reason_name(i), report->reasons[i] + report->drops[i], false);
+}
+
+#define COUNTER_LIST(X)                                                                                       \
+    X(crashes) X(power_cuts) X(drains) X(recoveries) X(deaths) X(stops) X(scribbles) X(late_commits) X(revoked) \
+    X(hits) X(hits_ssd) X(misses) X(holds) X(held_reads) X(reclaimed) X(waited_key) X(waited_space) X(recovered)  \
+    X(torn) X(rot) X(tombs) X(copied) X(room_episodes) X(floor_episodes) X(damages) X(jumps)
+
+/* Prints it; returns how many counters that must not be zero are. */
+unsigned sim_report_print(const struct sim_report *report, bool all)
+{
+    static const char *const tiers[SIM_STATES] = {"off", "recovering", "on", "throttled", "full", "fenced"};
+    struct printer printer = {.all = all};
+    print_faults(&printer, &report->faults);
+    print_results(&printer, report);
+    for (int i = 0; i < SIM_STATES; i++)
+        line(&printer, "tier", tiers[i], report->tier[i], true);
+#define X(name) line(&printer, "count", #name, report->name, true);
+    COUNTER_LIST(X)
+#undef X
+    return printer.zeros;
+}
