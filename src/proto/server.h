@@ -47,8 +47,10 @@
 #define FB_PROTO_DATA_QUEUE_BYTES FB_KIB(512)
 /* Payload of one DATA frame that a node sends: never across a leaf. */
 #define FB_PROTO_DATA_STEP_BYTES FB_KIB(128)
-/* Lookups and lists of all sessions that may be under way; usually they are over at once. */
-#define FB_PROTO_LISTS 8
+/* Lookups, lists and openings of all sessions that may be under way, and those of one session, so
+ * that none can take them all; usually they are over at once. */
+#define FB_PROTO_LISTS      16
+#define FB_PROTO_LISTS_EACH 4
 /* Frames that one call of fb_proto_session_input() takes at most. */
 #define FB_PROTO_FRAMES_PER_TURN   64
 #define FB_PROTO_SHARD_MAP_VERSION 1
@@ -155,7 +157,7 @@ uint32_t fb_proto_session_wants(const struct fb_proto_session *session);
 
 /*
  * Takes frames from the start of `bytes`; returns how many bytes were taken. Fewer than a frame are
- * left for the next call. Takes nothing while the session is paused (its outbox is full, or all
+ * left for the next call. Takes nothing while the session is paused (its outbox is full, or its
  * lists are in use), closing, or ended; fb_proto_server_next() names it when it goes on.
  */
 size_t fb_proto_session_input(struct fb_proto_session *session, uint64_t now_ns,

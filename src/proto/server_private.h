@@ -112,6 +112,7 @@ struct fb_proto_session {
     bool is_proven;      /* so was the shard told */
     uint32_t want;       /* bytes that the next frame needs at least */
     uint32_t open_ops;
+    uint32_t lists_used; /* of server->lists */
     uint64_t inline_open_bytes;
     uint64_t window_used_bytes, window_max_bytes;
     uint64_t typical_bytes; /* a guess at the size of the next value that is read */

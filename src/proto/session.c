@@ -211,6 +211,8 @@ static void list_free(struct fb_slot *slot)
 {
     slot->list->used = false;
     slot->list = NULL;
+    FB_ASSERT(slot->session->lists_used > 0);
+    slot->session->lists_used--;
     FB_LIST_FOREACH (link, &slot->session->server->sessions)
         resume(FB_LIST_ITEM(link, struct fb_proto_session, all));
 }

@@ -77,23 +77,32 @@ void fb_session_identify(const struct fb_slot *slot, struct fb_identity *identit
     };
 }
 
-/* Room for a list, or NULL while all are in use. */
-static struct fb_proto_list *list_take(struct fb_proto_server *server)
+/* Room for a list; there is some (may_take_list()). */
+static struct fb_proto_list *list_take(struct fb_proto_session *session)
 {
+    struct fb_proto_server *server = session->server;
     for (unsigned i = 0; i < FB_PROTO_LISTS; i++) {
         if (!server->lists[i].used) {
             server->lists[i].used = true;
+            session->lists_used++;
             return &server->lists[i];
         }
     }
-    return NULL;
+    FB_UNREACHABLE();
 }
 
-/* True if one of the lists is free. */
-static bool list_is_free(const struct fb_proto_server *server)
+/*
+ * True if one of the lists is free, the session has not its share, and an answer of so many bytes
+ * fits into the outbox now: a client that does not read must not keep a list that others need.
+ */
+static bool may_take_list(const struct fb_proto_session *session, uint32_t answer_bytes)
 {
+    if (session->lists_used >= FB_PROTO_LISTS_EACH)
+        return false;
+    if (!fb_outbox_fits(&session->out, FB_WIRE_HEADER_BYTES + SHORT_PAYLOAD + answer_bytes, 1))
+        return false;
     for (unsigned i = 0; i < FB_PROTO_LISTS; i++)
-        if (!server->lists[i].used)
+        if (!session->server->lists[i].used)
             return true;
     return false;
 }
@@ -151,7 +160,7 @@ static bool on_lookup(struct fb_proto_session *session, uint64_t now_ns,
     bool again;
     if (!decoded(session, fb_wire_lookup_decode(reader, &message, &bad), &bad))
         return true;
-    if (!list_is_free(session->server))
+    if (!may_take_list(session, message.count))
         return false;
     struct fb_slot *slot = slot_for(session, header, &again);
     if (slot == NULL)
@@ -162,7 +171,7 @@ static bool on_lookup(struct fb_proto_session *session, uint64_t now_ns,
         fb_session_answer(slot, may_hold || !asks_hold ? FB_DENIED : FB_UNSUPPORTED);
         return true;
     }
-    slot->list = list_take(session->server);
+    slot->list = list_take(session);
     for (uint32_t i = 0; i < message.count; i++)
         slot->list->room.lookup.digests[i] = fb_wire_digest_at(message.digests, i);
     memset(slot->list->room.lookup.found, 0, message.count);
@@ -188,12 +197,12 @@ static bool on_namespace(struct fb_proto_session *session, uint64_t now_ns,
     bool again;
     if (!decoded(session, fb_wire_namespace_decode(reader, &message, &bad), &bad))
         return true;
-    if (!list_is_free(server))
+    if (!may_take_list(session, 0))
         return false;
     struct fb_slot *slot = slot_for(session, header, &again);
     if (slot == NULL)
         return !again;
-    slot->list = list_take(server);
+    slot->list = list_take(session);
     memcpy(slot->list->room.fields, message.fields, message.fields_bytes);
     slot->op.kind = FB_OP_NAMESPACE;
     slot->op.ns_fields = slot->list->room.fields;
@@ -237,7 +246,7 @@ static bool on_list(struct fb_proto_session *session, uint64_t now_ns,
     bool again;
     if (!decoded(session, fb_wire_list_decode(reader, &message, &bad), &bad))
         return true;
-    if (!list_is_free(session->server))
+    if (!may_take_list(session, FB_WIRE_LIST_BYTES_MAX))
         return false;
     struct fb_slot *slot = slot_for(session, header, &again);
     if (slot == NULL)
@@ -246,7 +255,7 @@ static bool on_list(struct fb_proto_session *session, uint64_t now_ns,
         fb_session_answer(slot, FB_DENIED);
         return true;
     }
-    slot->list = list_take(session->server);
+    slot->list = list_take(session);
     slot->op.kind = FB_OP_LIST;
     slot->op.ns = message.ns;
     slot->op.epoch = message.epoch;
