@@ -68,6 +68,7 @@ struct fb_proto_server *fb_proto_server_init(const struct fb_proto_server_config
     fb_list_init(&server->sessions);
     fb_list_init(&server->dirty);
     server->gets_next_ns = UINT64_MAX;
+    server->window_max_bytes = config->pool_bytes / FB_PROTO_WINDOW_SHARE;
     return server;
 }
 

@@ -142,7 +142,10 @@ struct fb_proto_server {
     struct fb_proto_namespace *namespaces;
     uint64_t *roots;        /* scratch: of one commit */
     struct fb_io_vec *runs; /* scratch: of one part */
-    uint64_t gets_next_ns;  /* the first deadline of a get that waits for a window */
+    uint64_t
+        gets_next_ns; /* the first deadline of a get that waits for a window; 0: there is room */
+    uint64_t window_used_bytes, window_max_bytes; /* of all sessions */
+    bool gets_wait;                               /* for bytes of all sessions */
     uint32_t chunk_bytes;
     /* The inline put that is being started: its bytes are at hand only now. */
     struct fb_slot *inline_slot;

@@ -1,9 +1,10 @@
 /*
  * Gets: chunks of a value on their way to a reader, one part each, pinned until they are there.
  *
- * A session's gets share a window of bytes. A get takes its share before it is started: a guess,
- * from the sizes of the values read last, until its first chunk says how long the value is. So a
- * reader that is slow, or asks for much, has a few parts pinned, and not all it asked for.
+ * A session's gets share a window of bytes, and all sessions' a part of the pool. A get takes its
+ * share before it is started: a guess, from the sizes of the values read last, until its first
+ * chunk says how long the value is. So a reader that is slow, or asks for much, has a few parts
+ * pinned, and not all it asked for.
  */
 #include <string.h>
 
@@ -33,6 +34,12 @@ static uint64_t share_of(const struct fb_slot *slot, uint64_t value_bytes)
 
 static bool window_has(const struct fb_proto_session *session, uint64_t bytes)
 {
+    struct fb_proto_server *server = session->server;
+    if (server->window_used_bytes != 0 &&
+        server->window_used_bytes + bytes > server->window_max_bytes) {
+        server->gets_wait = true;
+        return false;
+    }
     return session->window_used_bytes == 0 ||
            session->window_used_bytes + bytes <= session->window_max_bytes;
 }
@@ -40,8 +47,15 @@ static bool window_has(const struct fb_proto_session *session, uint64_t bytes)
 static void window_set(struct fb_slot *slot, uint64_t bytes)
 {
     struct fb_proto_session *session = slot->session;
-    FB_ASSERT(session->window_used_bytes >= slot->window_bytes);
+    struct fb_proto_server *server = session->server;
+    FB_ASSERT(session->window_used_bytes >= slot->window_bytes &&
+              server->window_used_bytes >= slot->window_bytes);
+    if (bytes < slot->window_bytes && server->gets_wait) {
+        server->gets_wait = false;
+        server->gets_next_ns = 0; /* the next tick looks at all sessions */
+    }
     session->window_used_bytes += bytes - slot->window_bytes;
+    server->window_used_bytes += bytes - slot->window_bytes;
     slot->window_bytes = bytes;
 }
 

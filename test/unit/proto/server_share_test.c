@@ -1,6 +1,7 @@
 /*
  * What one session can take from the others. Covers: the lists that lookups, listings and openings
- * need, held by a session whose operations last, and by one that does not read its answers.
+ * need, held by a session whose operations last, and by one that does not read its answers; and the
+ * part of the pool that all readers together may have pinned.
  *
  * Cannot show: how long a connection that does not read is kept (the node cuts it).
  */
@@ -95,11 +96,49 @@ static void test_who_does_not_read_keeps_no_list(void **state)
     (void)EXPECT(LOOKUP_DONE, lookup_done, op);
 }
 
+/* Starts two gets that fill the window of the session; nobody answers their chunks. */
+static void fill_window(void)
+{
+    send_get(10, "a", 0, UINT64_MAX);
+    send_get(11, "a", 0, UINT64_MAX);
+}
+
+static void test_readers_who_stop_leave_a_part_of_the_pool(void **state)
+{
+    (void)state;
+    start();
+    store("a", 4 * FAKE_CHUNK_BYTES); /* a quarter of the share, half of a window */
+    fake.gets_started = 0;
+    fill_window();
+    struct fb_proto_session *first = session;
+    open_other();
+    fill_window();
+    assert_int_equal(fake.gets_started, 4);
+    struct fb_proto_session *second = session;
+    void *second_memory = other_memory;
+    session = open_session(3, false, &other_memory);
+    start();
+    send_get(10, "a", 0, UINT64_MAX);
+    assert_int_equal(fake.gets_started, 4);
+    assert_true(fb_proto_server_next_ns(server) != 0);
+    /* One of those who stopped is gone: there is room. */
+    fb_proto_session_end(second, now, true);
+    fb_proto_server_pump(server, now);
+    assert_int_equal(fb_proto_server_next_ns(server), 0);
+    fb_proto_server_tick(server, now);
+    assert_int_equal(fake.gets_started, 5);
+    fb_proto_session_fini(second);
+    free(second_memory);
+    other = first;
+    close_other();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         STREAM(test_one_session_has_its_share_of_the_lists),
         STREAM(test_who_does_not_read_keeps_no_list),
+        STREAM(test_readers_who_stop_leave_a_part_of_the_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
