@@ -134,12 +134,12 @@ static enum fb_log_block end_of(const struct fb_reader *reader, bool fits)
 
 void fb_log_format_super_put(void *block, const struct fb_log_super *super)
 {
-    FB_ASSERT(super->block < FB_LOG_SUPER_BLOCKS);
+    FB_ASSERT(super->copy < FB_LOG_SUPER_COPIES);
     const struct fb_log_geometry *geometry = &super->geometry;
     struct fb_writer writer;
     begin_body(&writer, block);
     fb_writer_u64(&writer, super->sequence);
-    fb_writer_u32(&writer, super->block);
+    fb_writer_u32(&writer, super->copy);
     fb_writer_u32(&writer, super->boot);
     fb_writer_u64(&writer, super->node_id);
     fb_writer_u64(&writer, super->capacity_bytes);
@@ -176,7 +176,8 @@ static void read_geometry(struct fb_reader *reader, struct fb_log_geometry *geom
     geometry->segments_off = fb_reader_u64(reader);
 }
 
-enum fb_log_block fb_log_format_super_get(const void *block, uint32_t at, struct fb_log_super *out)
+enum fb_log_block fb_log_format_super_get(const void *block, uint32_t copy,
+                                          struct fb_log_super *out)
 {
     struct fb_log_super super = {0};
     struct fb_reader reader;
@@ -194,7 +195,7 @@ enum fb_log_block fb_log_format_super_get(const void *block, uint32_t at, struct
     fb_reader_skip(&head, sizeof(uint16_t) + sizeof(uint64_t));
     fb_reader_copy(&head, super.device_id, FB_LOG_DEVICE_ID_BYTES);
     super.sequence = fb_reader_u64(&reader);
-    super.block = fb_reader_u32(&reader);
+    super.copy = fb_reader_u32(&reader);
     super.boot = fb_reader_u32(&reader);
     super.node_id = fb_reader_u64(&reader);
     super.capacity_bytes = fb_reader_u64(&reader);
@@ -208,8 +209,8 @@ enum fb_log_block fb_log_format_super_get(const void *block, uint32_t at, struct
     super.segment_frontier = fb_reader_u32(&reader);
     super.device = fb_reader_u16(&reader);
     fb_log_format_zeros(&reader, sizeof(uint16_t));
-    if (end_of(&reader, super.block == at) != FB_LOG_BLOCK_GOOD)
-        return super.block != at ? FB_LOG_BLOCK_FOREIGN : FB_LOG_BLOCK_DAMAGED;
+    if (end_of(&reader, super.copy == copy) != FB_LOG_BLOCK_GOOD)
+        return super.copy != copy ? FB_LOG_BLOCK_FOREIGN : FB_LOG_BLOCK_DAMAGED;
     *out = super;
     return FB_LOG_BLOCK_GOOD;
 }

@@ -33,19 +33,22 @@
 #define FB_LOG_HISTORY_ENTRY_BYTES 24
 #define FB_LOG_HISTORY_ENTRIES_MAX \
     ((FB_BLOCK_BYTES - FB_LOG_HISTORY_HEAD_BYTES) / FB_LOG_HISTORY_ENTRY_BYTES)
-#define FB_LOG_SUM_HEAD_BYTES   64
-#define FB_LOG_SUM_IDENT_BYTES  40
-#define FB_LOG_SUM_GROUP_BYTES  24
-#define FB_LOG_SUM_VALUE_BYTES  48
-#define FB_LOG_SUM_PART_BYTES   64
-#define FB_LOG_SUM_TOMB_BYTES   40
-#define FB_LOG_SUM_BODY_BYTES   (FB_BLOCK_BYTES - FB_LOG_SUM_HEAD_BYTES)
-#define FB_LOG_SUM_IDENTS_MAX   (FB_LOG_SUM_BODY_BYTES / FB_LOG_SUM_IDENT_BYTES)
-#define FB_LOG_SUM_GROUPS_MAX   (FB_LOG_SUM_BODY_BYTES / FB_LOG_SUM_GROUP_BYTES)
-#define FB_LOG_SUM_GROUP_NONE   255
-#define FB_LOG_TLV_HEAD_BYTES   4
-#define FB_LOG_TLV_UNDERSTAND   0x8000 /* types from here on must be understood */
-#define FB_LOG_SUPER_BLOCKS     2
+#define FB_LOG_SUM_HEAD_BYTES  64
+#define FB_LOG_SUM_IDENT_BYTES 40
+#define FB_LOG_SUM_GROUP_BYTES 24
+#define FB_LOG_SUM_VALUE_BYTES 48
+#define FB_LOG_SUM_PART_BYTES  64
+#define FB_LOG_SUM_TOMB_BYTES  40
+#define FB_LOG_SUM_BODY_BYTES  (FB_BLOCK_BYTES - FB_LOG_SUM_HEAD_BYTES)
+#define FB_LOG_SUM_IDENTS_MAX  (FB_LOG_SUM_BODY_BYTES / FB_LOG_SUM_IDENT_BYTES)
+#define FB_LOG_SUM_GROUPS_MAX  (FB_LOG_SUM_BODY_BYTES / FB_LOG_SUM_GROUP_BYTES)
+#define FB_LOG_SUM_GROUP_NONE  255
+#define FB_LOG_TLV_HEAD_BYTES  4
+#define FB_LOG_TLV_UNDERSTAND  0x8000 /* types from here on must be understood */
+/* Copies of the superblock, and how many blocks they lie apart: one bad page of flash takes only
+ * one. */
+#define FB_LOG_SUPER_COPIES     2
+#define FB_LOG_SUPER_STRIDE     16
 #define FB_LOG_NAMES_SLOTS      2
 #define FB_LOG_NAMES_SLOT_BYTES (FB_BLOCK_BYTES + FB_LOG_NAMES_BYTES_MAX)
 
@@ -81,7 +84,7 @@ uint32_t fb_log_history_record_blocks(uint64_t segment_bytes);
 struct fb_log_super {
     uint8_t device_id[FB_LOG_DEVICE_ID_BYTES];
     uint64_t sequence;
-    uint32_t block;
+    uint32_t copy; /* which one, below FB_LOG_SUPER_COPIES */
     uint32_t boot;
     uint64_t node_id;
     uint64_t capacity_bytes;
@@ -100,9 +103,15 @@ struct fb_log_super {
 /* Encodes a copy of the superblock. */
 void fb_log_format_super_put(void *block, const struct fb_log_super *super);
 
-/* Decodes the copy that was read from block number `at`; *super is set if the result is GOOD, its
- * version also if it is VERSION. */
-enum fb_log_block fb_log_format_super_get(const void *block, uint32_t at,
+/* Where a copy lies on the device, bytes. */
+static inline uint64_t fb_log_format_super_off(uint32_t copy)
+{
+    return (uint64_t)copy * FB_LOG_SUPER_STRIDE * FB_BLOCK_BYTES;
+}
+
+/* Decodes the block that was read from where copy number `copy` lies; *super is set if the result
+ * is GOOD, its version also if it is VERSION. */
+enum fb_log_block fb_log_format_super_get(const void *block, uint32_t copy,
                                           struct fb_log_super *super);
 
 /* ---- namespace table ---- */

@@ -32,7 +32,7 @@ int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out)
     uint64_t history = fb_align_down(capacity_bytes / HISTORY_SHARE, FB_BLOCK_BYTES);
     uint64_t least =
         (uint64_t)HISTORY_RECORDS_MIN * fb_log_history_record_blocks(segment) * FB_BLOCK_BYTES;
-    geometry.names_off = (uint64_t)FB_LOG_SUPER_BLOCKS * FB_BLOCK_BYTES;
+    geometry.names_off = fb_log_format_super_off(FB_LOG_SUPER_COPIES);
     geometry.names_bytes = (uint64_t)FB_LOG_NAMES_SLOTS * FB_LOG_NAMES_SLOT_BYTES;
     geometry.history_off = geometry.names_off + geometry.names_bytes;
     geometry.history_bytes = fb_min_u64(fb_max_u64(history, least), HISTORY_BYTES_MAX);

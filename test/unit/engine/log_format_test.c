@@ -123,7 +123,8 @@ static void geometry_follows_the_page(void **state)
     assert_int_equal(fb_log_geometry(FB_MIB(16), &g), 0);
     assert_int_equal(g.segment_bytes, FB_KIB(256));
     assert_int_equal(g.chunk_bytes, FB_KIB(64));
-    assert_int_equal(g.names_off, 8192);
+    assert_int_equal(g.names_off, 32 * 4096);
+    assert_int_equal(fb_log_format_super_off(1), 16 * 4096);
     assert_int_equal(g.names_bytes, 2 * (4096 + 262144));
     assert_int_equal(g.history_bytes, 8 * 4096);
     assert_int_equal(g.segments, 61);
@@ -147,7 +148,7 @@ static void geometry_follows_the_page(void **state)
 static struct fb_log_super a_superblock(void)
 {
     struct fb_log_super super = {.sequence = 3,
-                                 .block = 1,
+                                 .copy = 1,
                                  .boot = 12,
                                  .node_id = 77,
                                  .capacity_bytes = FB_GIB(1),
@@ -175,7 +176,7 @@ static void superblock_has_its_bytes(void **state)
     assert_int_equal(at(56, 8), FB_GIB(1));
     assert_int_equal(at(64, 8), FB_MIB(16));
     assert_int_equal(at(72, 4), FB_MIB(4));
-    assert_int_equal(at(80, 8), 8192);
+    assert_int_equal(at(80, 8), 32 * 4096);
     assert_int_equal(at(112, 8), super.geometry.segments_off);
     assert_int_equal(at(122, 2), 1);
     assert_int_equal(at(144, 8), 4097);
