@@ -55,7 +55,7 @@ enum fb_log_kind {
 struct fb_log_record {
     uint8_t kind;
     uint8_t class_hint; /* which open segment, < FB_LOG_CLASSES */
-    uint8_t pin_class;
+    uint8_t pin_class; /* TOMB: why, enum fb_reason */
     uint16_t key_bytes;
     uint16_t depth;
     uint32_t part;  /* 0 .. parts-1 */
@@ -154,6 +154,16 @@ struct fb_log_owner {
     void (*changed)(void *ctx);
 };
 
+/*
+ * The requests of a log carry this in the upper half of their cookie, so that an owner with requests
+ * of its own can tell which to hand back by fb_log_io_done().
+ */
+#define FB_LOG_COOKIE UINT64_C(0x46424c4700000000)
+static inline bool fb_log_is_mine(const struct fb_io_req *req)
+{
+    return (req->cookie & ~(uint64_t)UINT32_MAX) == FB_LOG_COOKIE;
+}
+
 /* How a log is made. Sizes are multiples of 4096. */
 struct fb_log_config {
     uint64_t capacity_bytes; /* cap of the file, superblock and history included */
@@ -234,6 +244,13 @@ void fb_log_garbage(struct fb_log *log, const struct fb_log_addr *addr, uint32_t
 /* Gives up one segment, the oldest that can be, even if space is not short: the owner's index is full.
  * Nothing happens if a reclaim is under way or no segment is closed. */
 void fb_log_reclaim_one(struct fb_log *log, uint64_t now_ns);
+
+/* True while the device may hold records that recovery could not read. They are being given up; until
+ * then the owner counts every key as one that may be on the device. */
+bool fb_log_is_uncertain(const struct fb_log *log);
+
+/* True while the segment of an address is being given up; false again if that was called off. */
+bool fb_log_is_giving_up(const struct fb_log *log, const struct fb_log_addr *addr);
 
 /*
  * A walk over the records of one segment with their key texts, for listing keys. Lent from

@@ -18,8 +18,9 @@
 #define HEADER_MAGIC  MAGIC('F', 'B', 'S', 'G')
 #define TRAILER_MAGIC MAGIC('F', 'B', 'T', 'R')
 
-#define CHECKED_FROM  16 /* the checksum covers the bytes from here on; those before are its seed \
-                          */
+#define CHECKED_FROM                                                            \
+    16 /* the checksum covers the bytes from here on; those before are its seed \
+        */
 #define CHECKSUM_AT   8
 #define SUPER_BYTES   160
 #define NAMES_BYTES   56

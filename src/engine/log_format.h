@@ -73,7 +73,7 @@ struct fb_log_place {
     uint8_t device_id[FB_LOG_DEVICE_ID_BYTES];
     uint32_t segment;
     uint32_t segment_blocks;
-    uint64_t incarnation;
+    uint64_t incarnation; /* descriptors: 0 is any, for a segment without a header */
 };
 
 /* Blocks of the longest reclaim record of a segment. */

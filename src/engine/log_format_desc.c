@@ -117,7 +117,8 @@ enum fb_log_block fb_log_format_desc_get(const void *block, const struct fb_log_
     fb_log_format_zeros(reader, HEAD_ZEROS);
     if (segment != place->segment || head->block != at)
         return FB_LOG_BLOCK_FOREIGN;
-    if (incarnation != place->incarnation && !FB_BUG(FB_BUG_TRUST_STALE_INCARNATION))
+    bool is_any_life = place->incarnation == 0 || FB_BUG(FB_BUG_TRUST_STALE_INCARNATION);
+    if (incarnation != place->incarnation && !is_any_life)
         return FB_LOG_BLOCK_FOREIGN;
     uint32_t end_max = place->segment_blocks - FB_LOG_TRAILER_BLOCKS;
     bool fits = at >= FB_LOG_HEADER_BLOCKS && at < end_max && head->data_blocks < end_max - at &&
