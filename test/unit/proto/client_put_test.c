@@ -244,8 +244,8 @@ static void duplicates_in_a_batch(void **state)
         struct batch batch;
         node_open(&node, SHM, 8, &plain);
         batch_make(&batch, &node, 4, 4096);
-        strcpy(batch.keys[2], "key-0");
-        strcpy(batch.keys[3], "key-0");
+        memcpy(batch.keys[2], "key-0", sizeof("key-0"));
+        memcpy(batch.keys[3], "key-0", sizeof("key-0"));
         fb_proto_client_begin(node.client, node.now_ns, &batch.call);
         node_take(&node);
         uint64_t first = node_expect(&node, FB_MSG_PUT)->header.op;
