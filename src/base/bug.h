@@ -21,6 +21,7 @@
     X(WAITER_NOT_FREED, "waiter_not_freed", "a waiter is forgotten when its writer ends")      \
     X(TOMBSTONE_LOST, "tombstone_lost", "a remove is answered and not written")                \
     X(STALE_ATTEMPT_ACCEPTED, "stale_attempt_accepted", "a revoked attempt may commit")        \
+    X(PARSER_OVERREAD, "parser_overread", "a parser believes a length or a number")            \
     X(BREAK_NOWAIT, "nowait", "a put that finds no space fails at once")                       \
     X(BREAK_WHOLEBATCH, "wholebatch", "one duplicate fails its whole batch")
 

@@ -187,6 +187,7 @@ static bool is_record_sound(const struct fb_log_desc *desc, const struct fb_log_
         return false;
     uint32_t blocks = (uint32_t)fb_div_up(record->part_bytes, FB_BLOCK_BYTES);
     return record->part < record->parts && record->part_bytes <= record->value_bytes &&
+           (record->parts > 1 || record->part_bytes == record->value_bytes) &&
            record->leaf_count == leaves_of(record->part_bytes) &&
            data_block >= desc->next_data_block && data_block < desc->end_block &&
            blocks <= desc->end_block - data_block;

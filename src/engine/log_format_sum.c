@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/bits.h"
+#include "base/bug.h"
 #include "engine/log_format.h"
 
 #define SUM_MAGIC  ((uint32_t)'F' | (uint32_t)'B' << 8 | (uint32_t)'S' << 16 | (uint32_t)'U' << 24)
@@ -307,7 +308,8 @@ static bool is_sound(const struct fb_log_sum *sum, const struct fb_log_record *r
     if (record->kind == FB_LOG_TOMB)
         return true;
     if (record->part_bytes == 0 || record->part_bytes > FB_CHUNK_BYTES_MAX ||
-        record->part >= record->parts || record->part_bytes > record->value_bytes)
+        record->part >= record->parts || record->part_bytes > record->value_bytes ||
+        (record->parts == 1 && record->part_bytes != record->value_bytes))
         return false;
     uint32_t blocks = (uint32_t)fb_div_up(record->part_bytes, FB_BLOCK_BYTES);
     return found->data_block > found->desc_block && found->data_block < end &&
@@ -330,7 +332,8 @@ int fb_log_format_sum_next(struct fb_log_sum *sum, struct fb_log_record *record,
         get_tomb(&sum->reader, record, found);
     else
         group = get_value(&sum->reader, type, record, found);
-    if (group != FB_LOG_SUM_GROUP_NONE && group >= sum->group_count)
+    if (group != FB_LOG_SUM_GROUP_NONE && group >= sum->group_count &&
+        !FB_BUG(FB_BUG_PARSER_OVERREAD))
         return -1;
     if (!fb_reader_ok(&sum->reader) || !is_sound(sum, record, found))
         return -1;

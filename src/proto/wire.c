@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/bits.h"
+#include "base/bug.h"
 #include "base/result.h"
 
 #define HEADER_CHECK_AT 24
@@ -414,7 +415,12 @@ int fb_wire_hello_decode(struct fb_reader *reader, struct fb_msg_hello *message,
     message->name_bytes = fb_reader_u16(reader);
     want(reader, message->name_bytes <= FB_WIRE_NAME_MAX, "HELLO.name_bytes", bad);
     read_reserved(reader, 2, "HELLO.reserved", bad);
-    message->name = fb_reader_bytes(reader, message->name_bytes);
+    if (FB_BUG(FB_BUG_PARSER_OVERREAD) && fb_reader_ok(reader)) {
+        message->name = reader->bytes + reader->at_bytes;
+        reader->at_bytes = reader->size_bytes;
+    } else {
+        message->name = fb_reader_bytes(reader, message->name_bytes);
+    }
     return finish(reader, "HELLO.name_bytes", bad);
 }
 
