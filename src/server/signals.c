@@ -1,0 +1,95 @@
+/*
+ * Signals arrive as data on a signalfd, read by a thread that does nothing else. There is no
+ * handler.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "server/daemon.h"
+
+struct fb_server_signals {
+    pthread_t thread;
+    int signal_fd, stop_fd;
+    struct fb_node *node;
+};
+
+static void set_of(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+}
+
+int fb_server_signals_block(void)
+{
+    sigset_t set;
+    set_of(&set);
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    if (sigaction(SIGPIPE, &ignore, NULL) != 0)
+        return -errno;
+    return -pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static void *wait_for_signals(void *argument)
+{
+    struct fb_server_signals *signals = argument;
+    struct pollfd fds[2] = {{.fd = signals->signal_fd, .events = POLLIN},
+                            {.fd = signals->stop_fd, .events = POLLIN}};
+    for (;;) {
+        int count = poll(fds, 2, -1);
+        if (count < 0 && errno != EINTR)
+            return NULL;
+        if (count > 0 && fds[1].revents != 0)
+            return NULL;
+        struct signalfd_siginfo info;
+        if (count > 0 && fds[0].revents != 0 &&
+            read(signals->signal_fd, &info, sizeof(info)) == sizeof(info) &&
+            info.ssi_signo != SIGHUP)
+            fb_node_stop(signals->node);
+    }
+}
+
+int fb_server_signals_start(struct fb_node *node, struct fb_server_signals **out)
+{
+    struct fb_server_signals *signals = calloc(1, sizeof(*signals));
+    sigset_t set;
+    if (signals == NULL)
+        return -ENOMEM;
+    set_of(&set);
+    signals->node = node;
+    signals->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int rc = signals->signal_fd < 0 || signals->stop_fd < 0 ? errno : 0;
+    if (rc == 0)
+        rc = pthread_create(&signals->thread, NULL, wait_for_signals, signals);
+    if (rc == 0) {
+        *out = signals;
+        return 0;
+    }
+    if (signals->signal_fd >= 0)
+        close(signals->signal_fd);
+    if (signals->stop_fd >= 0)
+        close(signals->stop_fd);
+    free(signals);
+    return -rc;
+}
+
+void fb_server_signals_stop(struct fb_server_signals *signals)
+{
+    if (signals == NULL)
+        return;
+    uint64_t one = 1;
+    ssize_t n = write(signals->stop_fd, &one, sizeof(one)); /* a fresh eventfd has room */
+    (void)n;
+    pthread_join(signals->thread, NULL);
+    close(signals->signal_fd);
+    close(signals->stop_fd);
+    free(signals);
+}
