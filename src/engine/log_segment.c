@@ -279,10 +279,23 @@ static bool wants_to_grow(const struct fb_log *log)
     return log->free_grown < log->config.reserve_segments + FB_LOG_GROW_AHEAD;
 }
 
+/* A grow that failed for want of space is not wanted any more: reclaimed segments serve instead. */
+static bool forget_failed_grow(struct fb_log *log)
+{
+    if (log->grow_retry_ns == 0 || log->is_growing ||
+        !fb_log_is_due(log->now_ns, log->grow_retry_ns, log->grow_wait_ns))
+        return false;
+    log->grow_retry_ns = 0;
+    log->grow_wait_ns = 0;
+    return true;
+}
+
 static bool grow(struct fb_log *log)
 {
-    if (log->phase != FB_LOG_PHASE_SERVING || !wants_to_grow(log))
+    if (log->phase != FB_LOG_PHASE_SERVING)
         return false;
+    if (!wants_to_grow(log))
+        return forget_failed_grow(log);
     log->is_growing = true;
     log->grow_req = (struct fb_io_req){.op = FB_IO_GROW,
                                        .device = log->config.device,

@@ -70,7 +70,7 @@ static uint64_t chunk_root(struct sim_world *world, struct sim_slot *slot, unsig
     uint64_t generation = slot->op.generation;
     struct fb_identity identity = {
         .namespace_id = world->spaces[slot->space].id,
-        .epoch = slot->op.epoch,
+        .epoch = slot->epoch,
         .key = slot->op.key,
         .key_bytes = slot->op.key_bytes,
         .generation = {.boot = (uint32_t)(generation >> 40), .counter = generation & ((UINT64_C(1) << 40) - 1)},

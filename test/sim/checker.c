@@ -81,7 +81,7 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
     version->granted = true;
     version->generation = slot->op.generation;
     version->granted_ns = world->now_ns;
-    if (slot->op.epoch != world->spaces[slot->space].epoch)
+    if (slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->op.generation <= key->granted && !world->lied && !world->damaged)
         sim_world_violation(world, "key %u/%u: generation %llx is granted after %llx", slot->space, slot->key,
@@ -93,7 +93,9 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
 void sim_check_commit(struct sim_world *world, struct sim_slot *slot)
 {
     world->versions[slot->version].committed = true;
-    if (slot->op.epoch == world->spaces[slot->space].epoch)
+    if (world->versions[slot->version].lie)
+        key_of(world, slot)->lied = true;
+    if (slot->epoch == world->spaces[slot->space].epoch)
         unsettle(world, slot->space, slot->key);
 }
 
@@ -126,7 +128,7 @@ static void check_hit_version(struct sim_world *world, struct sim_slot *slot)
 {
     const struct fb_op *op = &slot->op;
     const struct sim_version *version = &world->versions[slot->seen];
-    if (version->space != slot->space || version->key != slot->key || version->epoch != op->epoch)
+    if (version->space != slot->space || version->key != slot->key || version->epoch != slot->epoch)
         sim_world_violation(world, "version %u is of another key or epoch", slot->seen);
     else if (!version->committed)
         sim_world_violation(world, "key %u/%u: version %u is read and was never committed", slot->space, slot->key,
@@ -154,7 +156,7 @@ static void check_hit(struct sim_world *world, struct sim_slot *slot)
                             (unsigned long long)want, (unsigned long long)slot->seen_bytes);
     if (slot->seen != UINT32_MAX)
         check_hit_version(world, slot);
-    if (op->epoch != space->epoch || !is_sound(world))
+    if (slot->epoch != space->epoch || !is_sound(world))
         return;
     if (op->generation < slot->floor_at_start)
         sim_world_violation(world, "key %u/%u: generation %llx is read, %llx was acknowledged before", slot->space,
@@ -185,7 +187,9 @@ static void check_miss(struct sim_world *world, struct sim_slot *slot)
         sim_world_violation(world, "key %u/%u: a miss without a reason", slot->space, slot->key);
     if (slot->touched || slot->removes_at_start != 0 || slot->crash != world->crashes || !is_sound(world))
         return;
-    if (op->epoch != world->spaces[slot->space].epoch)
+    if (key_of(world, slot)->lied)
+        return;
+    if (slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->persisted_at_start != 0 && !excuses_persisted(world, op->reason))
         sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s", slot->space,
@@ -211,7 +215,7 @@ static void check_exists(struct sim_world *world, struct sim_slot *slot)
 {
     struct fb_explain explain;
     fb_shard_explain(world->shard, slot->op.ns, &slot->op.digest, &explain);
-    if (!explain.present && !slot->touched && !world->failed && is_sound(world))
+    if (!explain.present && !slot->touched && !key_of(world, slot)->lied && !world->failed && is_sound(world))
         sim_world_violation(world, "key %u/%u: EXISTS, and not readable", slot->space, slot->key);
 }
 
@@ -220,7 +224,7 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
     const struct fb_op *op = &slot->op;
     struct sim_version *version = &world->versions[slot->version];
     struct sim_key *key = key_of(world, slot);
-    bool current = op->epoch == world->spaces[slot->space].epoch;
+    bool current = slot->epoch == world->spaces[slot->space].epoch;
     version->done = true;
     version->result = op->result;
     if (op->result == FB_OK) {
@@ -246,7 +250,7 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
 static void remove_done(struct sim_world *world, struct sim_slot *slot)
 {
     struct sim_key *key = key_of(world, slot);
-    if (slot->op.epoch != world->spaces[slot->space].epoch)
+    if (slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (key->removes != 0)
         key->removes--;
@@ -257,7 +261,7 @@ static void remove_done(struct sim_world *world, struct sim_slot *slot)
 static void wait_done(struct sim_world *world, struct sim_slot *slot)
 {
     struct sim_key *key = key_of(world, slot);
-    if (slot->op.result != FB_OK || slot->touched || slot->op.epoch != world->spaces[slot->space].epoch)
+    if (slot->op.result != FB_OK || slot->touched || slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->stored_at_start != 0 && key->stored == slot->stored_at_start && key->removes == 0)
         key->persisted = key->stored;
@@ -272,7 +276,7 @@ static void epoch_done(struct sim_world *world, struct sim_slot *slot)
     uint64_t epoch;
     if (!fb_shard_namespace(world->shard, space->handle, id, secret, &epoch))
         return;
-    if (slot->op.result == FB_OK && epoch <= slot->op.epoch)
+    if (slot->op.result == FB_OK && epoch <= slot->epoch)
         sim_world_violation(world, "a bump was acknowledged and the epoch is still %llu", (unsigned long long)epoch);
     if (epoch != space->epoch) {
         for (uint32_t i = 0; i < SIM_KEYS; i++)
@@ -355,6 +359,8 @@ void sim_check_crash(struct sim_world *world)
         for (uint32_t k = 0; k < SIM_KEYS; k++) {
             space->keys[k].stored = 0;
             space->keys[k].removes = 0;
+            if (world->knobs.shard.devices == 0)
+                memset(&space->keys[k], 0, sizeof(space->keys[k]));
         }
     }
 }

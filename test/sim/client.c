@@ -256,6 +256,7 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
     slot->state = SIM_WAITING;
     slot->started = true;
     slot->start_ns = sim_world_clock(world);
+    slot->epoch = op->epoch;
     sim_check_start(world, slot);
     world->operations_left--;
     world->report->operations++;
@@ -293,6 +294,7 @@ void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_
     slot->state = SIM_WAITING;
     slot->started = true;
     slot->start_ns = sim_world_clock(world);
+    slot->epoch = op->epoch;
     sim_check_start(world, slot);
     fb_shard_start_op(world->shard, sim_world_clock(world), op);
 }
@@ -344,7 +346,7 @@ static struct fb_identity identity(struct sim_world *world, struct sim_slot *slo
     uint64_t generation = slot->op.generation;
     return (struct fb_identity){
         .namespace_id = world->spaces[slot->space].id,
-        .epoch = slot->op.epoch,
+        .epoch = slot->epoch,
         .key = slot->op.key,
         .key_bytes = slot->op.key_bytes,
         .generation = {.boot = (uint32_t)(generation >> 40), .counter = generation & ((UINT64_C(1) << 40) - 1)},
@@ -352,6 +354,20 @@ static struct fb_identity identity(struct sim_world *world, struct sim_slot *slo
         .total_bytes = slot->op.value_bytes,
         .part_bytes = part_bytes,
     };
+}
+
+/* The leaves of one part. Leaves never span parts, and a part may be shorter than a leaf. */
+static uint64_t part_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes, uint64_t *leaves)
+{
+    static struct fb_sim_page pages[FB_LEAF_BYTES / FB_PAGE_BYTES];
+    uint64_t count = 0;
+    for (uint64_t at = 0; at < bytes; at += FB_LEAF_BYTES, count++) {
+        uint64_t leaf_bytes = bytes - at < FB_LEAF_BYTES ? bytes - at : FB_LEAF_BYTES;
+        for (uint64_t i = 0; i * FB_PAGE_BYTES < leaf_bytes; i++)
+            pages[i] = fb_sim_token(value->key, value->version, (off + at) / FB_PAGE_BYTES + i);
+        leaves[count] = fb_sim_leaf_hash(pages, leaf_bytes);
+    }
+    return count;
 }
 
 static void commit(struct sim_world *world, struct sim_slot *slot)
@@ -366,8 +382,7 @@ static void commit(struct sim_world *world, struct sim_slot *slot)
         FB_ASSERT(parts < SIM_PARTS_MAX);
         uint64_t leaves[FB_LOG_LEAVES_MAX];
         uint32_t bytes = (uint32_t)(value.bytes - off < chunk ? value.bytes - off : chunk);
-        uint64_t count = (bytes + FB_LEAF_BYTES - 1) / FB_LEAF_BYTES;
-        fb_sim_value_leaves(&value, off / FB_LEAF_BYTES, count, leaves);
+        uint64_t count = part_leaves(&value, off, bytes, leaves);
         if (version->lie)
             leaves[0] ^= 1;
         struct fb_identity id = identity(world, slot, parts, bytes);

@@ -34,7 +34,7 @@ static void draw_shard(struct sim_world *world)
     shard->device_write_bytes_per_s = FB_MIB(200);
     shard->grant_stall_ms = (uint32_t)between(world, 200, 5000);
     shard->lease_ms = (uint32_t)between(world, 100, 5000);
-    shard->hold_ms_max = (uint32_t)between(world, 1000, 30000);
+    shard->hold_ms_max = (uint32_t)between(world, shard->lease_ms, 30000);
     shard->peers_max = SIM_CLIENTS_MAX;
     shard->history_entries = (uint32_t)between(world, 64, 1024);
     shard->namespaces_max = 4;

@@ -33,7 +33,7 @@
 #define SIM_RUNS_MAX     512
 #define SIM_HEAP_MAX     4096
 #define SIM_HOLDS_MAX    512
-#define SIM_PARTS_MAX    64
+#define SIM_PARTS_MAX    512
 #define SIM_TEXT_MAX     256
 #define SIM_TRACE_LINES  400
 #define SIM_STATES       6 /* of the tier */
@@ -58,6 +58,7 @@ struct sim_key {
     uint64_t stored;    /* generation that was acknowledged as stored, persisted or not */
     bool stored_off;    /* with persist off */
     uint32_t removes;   /* begun and not ended */
+    bool lied;          /* a client lied about what it wrote here: misses are its own doing */
 };
 
 struct sim_space {
@@ -84,6 +85,7 @@ struct sim_slot {
     uint8_t state;
     bool started, done;
     uint64_t start_ns;
+    uint64_t epoch; /* that it was begun with: the shard may say a newer one in the operation */
     uint32_t space, key, version;
     uint64_t written_pages;
     uint64_t floor_at_start, persisted_at_start, stored_at_start;
