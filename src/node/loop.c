@@ -130,6 +130,26 @@ static void check_stop(struct fb_node *node, uint64_t now_ns)
 
 /* ---- one turn ---- */
 
+/* What clients can count on: known when the device is, and the pool is backed by memory. */
+static void say_limits(struct fb_node *node, uint64_t now_ns)
+{
+    bool is_backed = node->told_faulted == node->pool.bytes || node->told_fault_error;
+    if (node->told_limits || !node->was_ready || !is_backed)
+        return;
+    node->told_limits = true;
+    struct fb_shard_stats stats;
+    fb_shard_stats(node->shard, &stats);
+    struct fb_logger_line line;
+    fb_logger_begin(&line, FB_LOGGER_INFO, "limits");
+    fb_logger_size(&line, "dirty_at_most", stats.dirty_limit_bytes);
+    fb_logger_u64(&line, "drain_ms", node->config.drain_ms);
+    fb_logger_size(&line, "device_write_per_s", node->shard_config.device_write_bytes_per_s);
+    fb_logger_size(&line, "value_at_most", fb_shard_value_bytes_max(node->shard));
+    fb_logger_u64(&line, "index_entries", node->shard_config.index_entries);
+    fb_logger_u64(&line, "sessions", node->config.sessions_max);
+    fb_logger_write(&node->logger, &line, now_ns);
+}
+
 static void check_ready(struct fb_node *node, uint64_t now_ns)
 {
     int ready = fb_shard_ready(node->shard);
@@ -235,6 +255,7 @@ static void turn(struct fb_node *node, const struct epoll_event *events, int cou
     fb_io_kick(node->io);
     drop_notices(node);
     check_ready(node, now);
+    say_limits(node, now);
     check_stop(node, now);
     sweep(node, now);
     fb_node_conn_bury(node);

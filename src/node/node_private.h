@@ -168,7 +168,7 @@ struct fb_node {
     uint64_t started_ns, next_sweep_ns, published_ns;
     bool unpublished; /* turns since the last snapshot */
     uint64_t told_faulted;
-    bool told_fault_error, told_floor, was_ready;
+    bool told_fault_error, told_floor, told_limits, was_ready;
     bool draining, finished;
     uint64_t drain_begun_ns, drain_until_ns, drain_dirty_bytes;
     enum fb_node_failure failure;

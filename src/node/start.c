@@ -485,21 +485,6 @@ static void note_facts(struct fb_node *node)
     facts->is_direct = node->has_device && node->device.is_direct;
 }
 
-static void say_limits(struct fb_node *node)
-{
-    struct fb_shard_stats stats;
-    fb_shard_stats(node->shard, &stats);
-    struct fb_logger_line line;
-    fb_logger_begin(&line, FB_LOGGER_INFO, "limits");
-    fb_logger_size(&line, "dirty_at_most", stats.dirty_limit_bytes);
-    fb_logger_u64(&line, "drain_ms", node->config.drain_ms);
-    fb_logger_size(&line, "device_write_per_s", node->shard_config.device_write_bytes_per_s);
-    fb_logger_size(&line, "value_at_most", fb_shard_value_bytes_max(node->shard));
-    fb_logger_u64(&line, "index_entries", node->shard_config.index_entries);
-    fb_logger_u64(&line, "sessions", node->config.sessions_max);
-    fb_logger_write(&node->logger, &line, fb_node_now_ns());
-}
-
 static void say_addresses(struct fb_node *node)
 {
     struct fb_logger_line line;
@@ -527,7 +512,6 @@ static enum fb_node_failure build(struct fb_node *node, char *why, size_t why_by
     }
     note_facts(node);
     say_memory(node);
-    say_limits(node);
     say_addresses(node);
     node->started_ns = fb_node_now_ns();
     atomic_store(&node->last_turn_ns, node->started_ns);

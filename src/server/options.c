@@ -477,20 +477,19 @@ int fb_server_options_read(struct fb_server_settings *settings, int argc, char *
 static void wrap(FILE *out, const char *text)
 {
     size_t column = HELP_COLUMN;
-    while (*text != '\0') {
-        size_t word = strcspn(text, " ");
-        if (column + word + 1 > HELP_WIDTH && column > HELP_COLUMN) {
+    for (const char *at = text; *at != '\0'; at += strspn(at, " ")) {
+        size_t word = strcspn(at, " ");
+        bool is_first = at == text;
+        if (!is_first && column + 1 + word > HELP_WIDTH) {
             fprintf(out, "\n%*s", HELP_COLUMN, "");
             column = HELP_COLUMN;
-        }
-        fprintf(out, "%.*s", (int)word, text);
-        column += word;
-        text += word;
-        if (*text == ' ') {
+        } else if (!is_first) {
             fputc(' ', out);
             column++;
-            text++;
         }
+        fprintf(out, "%.*s", (int)word, at);
+        column += word;
+        at += word;
     }
     fputc('\n', out);
 }
