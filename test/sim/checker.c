@@ -57,6 +57,7 @@ void sim_check_start(struct sim_world *world, struct sim_slot *slot)
     slot->persisted_at_start = key->persisted;
     slot->stored_at_start = key->stored;
     slot->removes_at_start = key->removes;
+    slot->touched = key->committing != 0;
     slot->crash = (uint32_t)world->crashes;
     if (slot->op.kind == FB_OP_REMOVE) {
         slot->removed_above = key->granted;
@@ -95,6 +96,8 @@ void sim_check_commit(struct sim_world *world, struct sim_slot *slot)
     world->versions[slot->version].committed = true;
     if (world->versions[slot->version].lie)
         key_of(world, slot)->lied = true;
+    if (slot->epoch == world->spaces[slot->space].epoch)
+        key_of(world, slot)->committing++;
     if (slot->epoch == world->spaces[slot->space].epoch)
         unsettle(world, slot->space, slot->key);
 }
@@ -227,6 +230,8 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
     bool current = slot->epoch == world->spaces[slot->space].epoch;
     version->done = true;
     version->result = op->result;
+    if (current && version->committed && key->committing != 0)
+        key->committing--;
     if (op->result == FB_OK) {
         if (!version->committed)
             sim_world_violation(world, "version %u is stored and was never committed", slot->version);
@@ -298,6 +303,8 @@ static void lookup_done(struct sim_world *world, struct sim_slot *slot)
         if (!(slot->found[i] & FB_FOUND_READABLE))
             sim_world_violation(world, "a lookup holds what is not readable");
         world->report->holds++;
+        sim_world_say(world, "  held: key %u/%u for %u ms, %u loads, found %x", slot->space, slot->lookup_keys[i],
+                      hold_ms, op->hold_loads, slot->found[i]);
         struct sim_hold *hold = &world->holds[world->hold_next++ % SIM_HOLDS_MAX];
         hold->space = slot->space;
         hold->key = slot->lookup_keys[i];
@@ -359,6 +366,7 @@ void sim_check_crash(struct sim_world *world)
         for (uint32_t k = 0; k < SIM_KEYS; k++) {
             space->keys[k].stored = 0;
             space->keys[k].removes = 0;
+            space->keys[k].committing = 0;
             if (world->knobs.shard.devices == 0)
                 memset(&space->keys[k], 0, sizeof(space->keys[k]));
         }

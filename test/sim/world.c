@@ -6,7 +6,6 @@
  */
 #include "test/sim/world.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,29 +36,6 @@ uint64_t sim_world_clock(const struct sim_world *world)
 static uint64_t wall_ms(const struct sim_world *world)
 {
     return WALL_BASE_MS + sim_world_clock(world) / FB_MS_NS;
-}
-
-void sim_world_say(struct sim_world *world, const char *format, ...)
-{
-    char *line = world->trace[world->trace_next++ % SIM_TRACE_LINES];
-    int used = snprintf(line, SIM_TEXT_MAX, "%10llu us  ", (unsigned long long)(world->now_ns / FB_US_NS));
-    va_list list;
-    va_start(list, format);
-    vsnprintf(line + used, SIM_TEXT_MAX - (size_t)used, format, list);
-    va_end(list);
-    if (world->verbose)
-        fprintf(stderr, "%s\n", line);
-}
-
-void sim_world_violation(struct sim_world *world, const char *format, ...)
-{
-    if (world->violation[0] != '\0')
-        return;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(world->violation, sizeof(world->violation), format, list);
-    va_end(list);
-    sim_world_say(world, "VIOLATION: %s", world->violation);
 }
 
 struct sim_world *sim_world_new(struct sim_report *report)

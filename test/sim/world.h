@@ -7,6 +7,7 @@
  * client.c   clients: operations, late copies, stops, deaths
  * answer.c   what a client does with each event of the shard
  * checker.c  the contract, from calls and answers alone
+ * trace.c    the last lines of what happened, and the violation
  * report.c   counters over many seeds
  * points.c   every crash point of a scripted load
  * main.c     options, workers, replay lines
@@ -58,6 +59,7 @@ struct sim_key {
     uint64_t stored;    /* generation that was acknowledged as stored, persisted or not */
     bool stored_off;    /* with persist off */
     uint32_t removes;   /* begun and not ended */
+    uint32_t committing; /* puts whose commit was sent and that have no answer yet */
     bool lied;          /* a client lied about what it wrote here: misses are its own doing */
 };
 
