@@ -1,0 +1,175 @@
+/* forebay put: values from files, in batches that fit into memory. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+#include "base/limits.h"
+#include "cli/cli.h"
+
+#define READ_STEP_BYTES FB_MIB(1)
+
+struct value {
+    uint8_t *key;
+    size_t key_bytes;
+    struct fb_buf bytes;
+};
+
+/* Reads a whole file. Returns false, with a line, if that does not go or if it is too long. */
+static bool read_all(int fd, const char *name, struct fb_buf *out)
+{
+    size_t room = 0;
+    uint8_t *bytes = NULL;
+    size_t used = 0;
+    for (;;) {
+        if (used == room) {
+            room = room == 0 ? READ_STEP_BYTES : room * 2;
+            uint8_t *more = room > 2 * FB_VALUE_BYTES_MAX ? NULL : realloc(bytes, room);
+            if (more == NULL) {
+                fb_cli_error("%s: does not fit into memory, or is longer than 1 GiB", name);
+                break;
+            }
+            bytes = more;
+        }
+        ssize_t got = read(fd, bytes + used, room - used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            fb_cli_error("%s: cannot read: %s", name, strerror(errno));
+            break;
+        }
+        if (got == 0) {
+            *out = (struct fb_buf){bytes, used};
+            return true;
+        }
+        used += (size_t)got;
+    }
+    free(bytes);
+    return false;
+}
+
+static bool read_file(const char *name, struct fb_buf *out)
+{
+    if (strcmp(name, "-") == 0)
+        return read_all(STDIN_FILENO, "standard input", out);
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        fb_cli_error("%s: cannot open: %s", name, strerror(errno));
+        return false;
+    }
+    bool good = read_all(fd, name, out);
+    close(fd);
+    return good;
+}
+
+static bool read_value(const struct fb_cli_args *args, const char *key, const char *file,
+                       struct value *out)
+{
+    out->key = malloc(strlen(key) + 1);
+    if (out->key == NULL) {
+        fb_cli_error("no memory");
+        return false;
+    }
+    out->key_bytes = fb_cli_key(args, key, out->key);
+    return out->key_bytes != 0 && read_file(file, &out->bytes);
+}
+
+static void free_values(struct value *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        free(values[i].key);
+        free(values[i].bytes.ptr);
+    }
+}
+
+static int report(const struct fb_cli_args *args, const struct fb_put_item *item)
+{
+    if (item->result < 0) {
+        fb_cli_key_error(args, item->key, item->key_bytes, item->result, item->reason);
+        return fb_cli_code(item->result);
+    }
+    if (args->quiet)
+        return FB_CLI_OK;
+    fb_cli_progress_end();
+    fb_cli_print_key(stdout, args, item->key, item->key_bytes);
+    printf(": %s%s\n", fb_result_name(item->result), item->persisted ? " PERSISTED" : "");
+    return FB_CLI_OK;
+}
+
+static int put_values(const struct fb_cli_args *args, struct fb_client *client,
+                      const struct value *values, size_t count)
+{
+    struct fb_put_item *items = calloc(count, sizeof(*items));
+    if (items == NULL) {
+        fb_cli_error("no memory");
+        return FB_CLI_FAILED;
+    }
+    for (size_t i = 0; i < count; i++) {
+        items[i] = (struct fb_put_item){
+            .key = values[i].key,
+            .key_bytes = values[i].key_bytes,
+            .bufs = &values[i].bytes,
+            .buf_count = 1,
+            .group = args->group,
+            .group_bytes = args->group == NULL ? 0 : strlen(args->group),
+            .depth = args->depth,
+            .persist_mode = args->persist_mode,
+            .pin_class = args->pin_class,
+            .flags = args->put_flags,
+        };
+    }
+    /* What the call says, each key says too. */
+    (void)fb_put_batch(client, items, count, args->timeout_ms);
+    int code = FB_CLI_OK;
+    for (size_t i = 0; i < count; i++)
+        code = fb_cli_worse(code, report(args, &items[i]));
+    free(items);
+    return code;
+}
+
+/* Reads and puts values until all words are used up. */
+static int put_all(const struct fb_cli_args *args, struct fb_client *client, struct value *values)
+{
+    int pairs = (args->word_count + 1) / 2;
+    int code = FB_CLI_OK;
+    for (int next = 0; next < pairs;) {
+        size_t count = 0;
+        uint64_t bytes = 0;
+        bool good = true;
+        while (good && next < pairs && bytes < FB_CLI_BATCH_BYTES) {
+            int file = next * 2 + 1;
+            values[count] = (struct value){.key = NULL};
+            good = read_value(args, args->words[next * 2],
+                              file < args->word_count ? args->words[file] : "-", &values[count]);
+            bytes += values[count].bytes.len;
+            count++;
+            next++;
+        }
+        if (good)
+            code = fb_cli_worse(code, put_values(args, client, values, count));
+        free_values(values, count);
+        if (!good)
+            return fb_cli_worse(code, FB_CLI_FAILED);
+        fb_cli_progress(args, "%d of %d values stored", next, pairs);
+    }
+    return code;
+}
+
+int fb_cli_put(const struct fb_cli_args *args)
+{
+    int pairs = (args->word_count + 1) / 2;
+    if (pairs > 1 && args->word_count % 2 != 0) {
+        fb_cli_error("several values need a FILE behind each KEY");
+        return FB_CLI_USAGE;
+    }
+    int code = FB_CLI_FAILED;
+    struct value *values = calloc((size_t)pairs, sizeof(*values));
+    struct fb_client *client = values == NULL ? NULL : fb_cli_open(args, true, &code);
+    if (client != NULL)
+        code = put_all(args, client, values);
+    fb_client_close(client);
+    free(values);
+    return code;
+}
