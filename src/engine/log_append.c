@@ -281,10 +281,11 @@ void fb_log_batch_free(struct fb_log *log, struct fb_log_batch *batch)
 /* ---- placing ---- */
 
 /* The open writer where an item goes, opening one if need be; NULL if there is none now. */
-static struct fb_log_writer *writer_for(struct fb_log *log, uint32_t class_hint, bool is_privileged)
+static struct fb_log_writer *writer_for(struct fb_log *log, uint32_t class_hint,
+                                        uint32_t reserve_segments, bool is_privileged)
 {
     if (log->open[class_hint] == NULL)
-        log->open[class_hint] = fb_log_writer_open(log, class_hint, is_privileged);
+        log->open[class_hint] = fb_log_writer_open(log, class_hint, reserve_segments);
     if (log->open[class_hint] != NULL || !is_privileged)
         return log->open[class_hint];
     /* What reclaim waits for takes any open segment. */
@@ -295,12 +296,26 @@ static struct fb_log_writer *writer_for(struct fb_log *log, uint32_t class_hint,
     return NULL;
 }
 
+/*
+ * How many free segments an item must leave. The last one belongs to the tombstones that a reclaim
+ * copies forward: they always fit in one, and their old segment comes back for it. If removes could
+ * take it, no segment could be given up any more.
+ */
+static uint32_t reserve_of(struct fb_log *log, const struct fb_log_item *item,
+                           bool is_privileged)
+{
+    if (!is_privileged)
+        return log->config.reserve_segments;
+    return fb_log_tomb_copy_of(log, item) != NULL ? 0 : 1;
+}
+
 /* Places an item, or says that it must wait. */
 static bool place(struct fb_log *log, struct fb_log_item *item, bool is_privileged)
 {
     uint32_t class_hint = item->record.class_hint < log->classes ? item->record.class_hint : 0;
+    uint32_t reserve = reserve_of(log, item, is_privileged);
     for (unsigned tries = 0; tries < FB_LOG_WRITERS * 2; tries++) {
-        struct fb_log_writer *writer = writer_for(log, class_hint, is_privileged);
+        struct fb_log_writer *writer = writer_for(log, class_hint, reserve, is_privileged);
         if (writer == NULL) {
             log->is_waiting_for_segment = true;
             return false;

@@ -777,9 +777,9 @@ void fb_log_writer_advance(struct fb_log *log, struct fb_log_writer *writer);
 
 /* ---- log_segment.c ---- */
 
-/* Opens a segment for a class; NULL if none may be had now. */
+/* Opens a segment for a class, if more than so many are free; NULL if none may be had now. */
 struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint,
-                                         bool is_privileged);
+                                         uint32_t reserve_segments);
 
 /* The writer takes no more: it will be sealed when all is durable. */
 void fb_log_writer_close(struct fb_log *log, struct fb_log_writer *writer);

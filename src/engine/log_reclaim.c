@@ -99,6 +99,22 @@ static bool close_older(struct fb_log *log, uint32_t victim)
     return is_older;
 }
 
+/* Nothing is closed, and the tombstones that are too many lie in open segments: closes the oldest. */
+static void close_oldest(struct fb_log *log)
+{
+    struct fb_log_writer *oldest = NULL;
+    for (uint32_t i = 0; i < FB_LOG_WRITERS; i++) {
+        struct fb_log_writer *writer = &log->writers[i];
+        if (writer->state == FB_LOG_WRITER_IDLE)
+            continue;
+        if (oldest == NULL || log->segments[writer->segment].incarnation <
+                                  log->segments[oldest->segment].incarnation)
+            oldest = writer;
+    }
+    if (oldest != NULL)
+        fb_log_writer_close(log, oldest);
+}
+
 /* ---- judging ---- */
 
 static struct fb_log_addr victim_addr(const struct fb_log *log, uint32_t block)
@@ -153,6 +169,10 @@ static void apply_budget(struct fb_log *log, uint64_t budget)
     struct fb_log_reclaim *reclaim = &log->reclaim;
     if (fb_log_free_segments(log) == 0)
         budget = 0;
+    /* Every other victim was put off, and there is room for a whole segment of copies: nothing that the
+     * owner has promised to keep is given up. */
+    if (reclaim->is_forced && fb_log_free_segments(log) > log->config.reserve_segments)
+        budget = log->segment_blocks;
     uint64_t kept = 0;
     for (uint32_t i = 0; i < reclaim->record_count; i++) {
         struct fb_log_victim *victim = &reclaim->records[i];
@@ -226,6 +246,8 @@ static bool begin(struct fb_log *log)
     }
     if (victim == log->geometry.segments) {
         reclaim->is_asked = false;
+        if (is_tomb_pressure(log))
+            close_oldest(log);
         return false;
     }
     if (is_tomb_pressure(log) && close_older(log, victim))

@@ -108,12 +108,12 @@ static struct fb_log_writer *idle_writer(struct fb_log *log)
 }
 
 struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint,
-                                         bool is_privileged)
+                                         uint32_t reserve_segments)
 {
     struct fb_log_writer *writer = idle_writer(log);
     if (writer == NULL || log->next_incarnation >= log->super.incarnation_frontier)
         return NULL;
-    if (!is_privileged && fb_log_free_segments(log) <= log->config.reserve_segments)
+    if (fb_log_free_segments(log) <= reserve_segments)
         return NULL;
     uint32_t number = pick_free(log);
     if (number >= log->geometry.segments)
