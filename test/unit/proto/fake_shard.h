@@ -9,11 +9,15 @@
 
 #include "engine/shard.h"
 
+/* A fuzzer makes it smaller before it includes this. */
+#ifndef FAKE_CHUNK_BYTES
 #define FAKE_CHUNK_BYTES FB_KIB(512)
 #define FAKE_POOL_BYTES  FB_MIB(16)
-#define FAKE_PAGES       (FAKE_POOL_BYTES / FB_PAGE_BYTES)
 #define FAKE_VALUES      64
 #define FAKE_PARTS       8
+#endif
+#define FAKE_PAGES (FAKE_POOL_BYTES / FB_PAGE_BYTES)
+#define FAKE_GETS  512
 
 /* A value, or a put under way: its pages in order. */
 struct fake_value {
@@ -38,7 +42,8 @@ struct fb_shard {
     uint32_t next_page;
     uint64_t next_generation;
     struct fake_value values[FAKE_VALUES];
-    struct fake_get gets[FAKE_VALUES * 4];
+    struct fake_get gets[FAKE_GETS];
+    unsigned gets_used; /* the others were never touched */
     struct fb_list events;
     /* what the test tells it */
     bool hold_grants; /* puts wait until fake_grant() */
