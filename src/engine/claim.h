@@ -24,7 +24,9 @@ struct fb_claim {
     struct fb_attempt_slot slot;
     struct fb_list line;  /* puts in WAITING and FLUSH_WAIT, in order of arrival */
     struct fb_op *writer; /* QUEUED to ORPHAN, or NULL */
-    uint32_t chain;       /* next in its bucket, or next free */
+    uint32_t lease_until; /* of the value that the writer replaces: its successor inherits it */
+    uint8_t hold_loads;
+    uint32_t chain; /* next in its bucket, or next free */
     bool used;
 };
 

@@ -214,6 +214,11 @@ static void make_lists(struct fb_shard *shard, struct fb_region *region)
         fb_list_init(lists[i]);
     shard->audit_bits =
         FB_REGION_NEW(region, uint64_t, fb_div_up(shard->arena.pages, FB_SHARD_AUDIT_WORD_BITS));
+    /* As long as the longest hold, and a bit for rounding. */
+    shard->lease_beats =
+        (uint32_t)(((uint64_t)shard->config.hold_ms_max * FB_MS_NS >> FB_BEAT_SHIFT) +
+                   FB_SHARD_LEASE_SPARE);
+    shard->lease_sums = FB_REGION_NEW(region, struct fb_lease_sum, shard->lease_beats);
     shard->waits = FB_REGION_NEW(region, struct fb_list, FB_SHARD_WAIT_BUCKETS);
     shard->notices = FB_REGION_NEW(region, struct fb_notice, FB_SHARD_NOTICES);
     for (unsigned i = 0; i < FB_SHARD_WAIT_BUCKETS && !fb_region_is_counting(region); i++)
@@ -232,6 +237,10 @@ static void make_sizes(struct fb_shard *shard)
     FB_ASSERT(staging >= shard->chunk_bytes && staging < pool);
     uint64_t most =
         fb_min_u64(FB_VALUE_BYTES_MAX, pool - (uint64_t)shard->staging_pages * FB_PAGE_BYTES);
+    struct fb_log_geometry geometry = {0};
+    if (config->devices > 0)
+        FB_ASSERT(fb_log_geometry(config->log.capacity_bytes, &geometry) == 0);
+    shard->segment_bytes = geometry.segment_bytes;
     if (config->devices > 0)
         most = fb_min_u64(most, config->log.capacity_bytes / FB_SHARD_VALUE_SSD_SHARE);
     uint64_t parts = config->index_entries / 2;
@@ -240,18 +249,10 @@ static void make_sizes(struct fb_shard *shard)
     shard->rate_bytes_per_s = config->device_write_bytes_per_s;
 }
 
-struct fb_shard *fb_shard_carve(const struct fb_shard_config *config, struct fb_region *region,
-                                void *meta, const struct fb_log_owner *owner)
+/* Takes what a shard has besides its struct and its log. */
+static void take_tables(struct fb_shard *shard, struct fb_region *region)
 {
-    struct fb_shard counting;
-    struct fb_shard *shard = FB_REGION_NEW(region, struct fb_shard, 1);
-    bool counts = fb_region_is_counting(region);
-    if (counts) {
-        memset(&counting, 0, sizeof(counting));
-        shard = &counting;
-    }
-    shard->config = *config;
-    make_sizes(shard);
+    const struct fb_shard_config *config = &shard->config;
     fb_index_init(&shard->index, config->index_entries, region);
     fb_arena_init(&shard->arena, config->pool_bytes, region);
     fb_keys_init(&shard->keys, config->key_granules, region);
@@ -261,11 +262,15 @@ struct fb_shard *fb_shard_carve(const struct fb_shard_config *config, struct fb_
     make_writes(shard, region);
     make_reads(shard, region);
     make_lists(shard, region);
-    if (counts) {
-        if (config->devices > 0)
-            (void)fb_region_take(region, fb_log_footprint(&config->log), FB_CACHE_LINE);
-        return NULL;
-    }
+}
+
+struct fb_shard *fb_shard_carve(const struct fb_shard_config *config, struct fb_region *region,
+                                void *meta, const struct fb_log_owner *owner)
+{
+    struct fb_shard *shard = FB_REGION_NEW(region, struct fb_shard, 1);
+    shard->config = *config;
+    make_sizes(shard);
+    take_tables(shard, region);
     if (config->devices > 0) {
         struct fb_log_owner mine = *owner;
         mine.ctx = shard;
@@ -280,8 +285,14 @@ struct fb_shard *fb_shard_carve(const struct fb_shard_config *config, struct fb_
 size_t fb_shard_footprint(const struct fb_shard_config *config)
 {
     struct fb_region region;
+    struct fb_shard counting;
+    memset(&counting, 0, sizeof(counting));
+    counting.config = *config;
     fb_region_init_counting(&region);
-    (void)fb_shard_carve(config, &region, NULL, NULL);
+    (void)FB_REGION_NEW(&region, struct fb_shard, 1);
+    take_tables(&counting, &region);
+    if (config->devices > 0)
+        (void)fb_region_take(&region, fb_log_footprint(&config->log), FB_CACHE_LINE);
     return region.used_bytes;
 }
 

@@ -62,6 +62,7 @@ enum fb_entry_flag {
     FB_ENTRY_AWAITED = 1 << 10, /* head: operations wait until it is durable */
     FB_ENTRY_MISSING = 1 << 11, /* part: recovery has not seen its record */
     FB_ENTRY_UNKEPT = 1 << 12,  /* head: not written any more (quota of the device) */
+    FB_ENTRY_LEASED = 1 << 14,  /* head: its lease is on the account of those on the device */
     FB_ENTRY_DOUBT = 1 << 13    /* head: a write of it failed, and may have reached the device */
 };
 

@@ -38,39 +38,115 @@ static bool is_loose(const struct fb_shard *shard, const struct fb_entry *head)
     return false;
 }
 
-static uint64_t value_pages(const struct fb_shard *shard, const struct fb_entry *head)
+static struct fb_lease_sum sum_of(const struct fb_shard *shard, const struct fb_entry *head)
 {
-    uint64_t pages = 0;
+    struct fb_lease_sum sum = {0, 0};
     for (const struct fb_entry *entry = head; entry != NULL;
-         entry = fb_index_next_part(&shard->index, entry))
-        pages += fb_part_pages(entry);
-    return pages;
+         entry = fb_index_next_part(&shard->index, entry)) {
+        sum.pages += fb_part_pages(entry);
+        sum.parts++;
+    }
+    return sum;
 }
 
-/* Leases a value for so long, with so many expected loads more. False if the share of leases is
- * used up, or more loads are expected than can be counted: then it has a plain lease. */
-static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, uint32_t loads)
+static void add(struct fb_lease_sum *to, struct fb_lease_sum sum)
 {
-    bool loose = is_loose(shard, head);
-    bool is_leased = fb_value_is_leased(shard, head);
-    if (!is_leased)
-        head->hold_loads = 0; /* of a hold that ended by time */
-    bool fits = head->hold_loads + (uint64_t)loads <= UINT8_MAX;
-    if (!fits) {
-        ms = shard->config.lease_ms;
-        loads = 0;
+    to->pages += sum.pages;
+    to->parts += sum.parts;
+}
+
+static void subtract(struct fb_lease_sum *from, struct fb_lease_sum sum)
+{
+    FB_ASSERT(from->pages >= sum.pages && from->parts >= sum.parts);
+    from->pages -= sum.pages;
+    from->parts -= sum.parts;
+}
+
+/* ---- the account of leases on what is, or will be, on the device ---- */
+
+static struct fb_lease_sum *lease_bucket(struct fb_shard *shard, uint32_t beat)
+{
+    return &shard->lease_sums[beat % shard->lease_beats];
+}
+
+void fb_lease_forget(struct fb_shard *shard, struct fb_entry *head)
+{
+    if (!fb_entry_is(head, FB_ENTRY_LEASED))
+        return;
+    fb_entry_clear(head, FB_ENTRY_LEASED);
+    /* A lease that is over was taken off the account when its beat had passed. */
+    if (head->lease_until <= shard->lease_beat)
+        return;
+    struct fb_lease_sum sum = sum_of(shard, head);
+    subtract(lease_bucket(shard, head->lease_until), sum);
+    subtract(&shard->leased, sum);
+}
+
+static void count_lease(struct fb_shard *shard, struct fb_entry *head)
+{
+    struct fb_lease_sum sum = sum_of(shard, head);
+    FB_ASSERT(head->lease_until > shard->lease_beat &&
+              head->lease_until - shard->lease_beat < shard->lease_beats);
+    fb_entry_set(head, FB_ENTRY_LEASED);
+    add(lease_bucket(shard, head->lease_until), sum);
+    add(&shard->leased, sum);
+}
+
+void fb_lease_tick(struct fb_shard *shard)
+{
+    uint32_t now = fb_shard_beat(shard);
+    if (now - shard->lease_beat > shard->lease_beats)
+        shard->lease_beat = now - shard->lease_beats;
+    while (shard->lease_beat < now) {
+        struct fb_lease_sum *bucket = lease_bucket(shard, ++shard->lease_beat);
+        subtract(&shard->leased, *bucket);
+        *bucket = (struct fb_lease_sum){0, 0};
     }
-    if (loose && !is_leased &&
-        shard->pages[FB_PAGES_HELD] + value_pages(shard, head) >
-            shard->arena.pages / FB_SHARD_LEASED_SHARE)
-        return false;
-    uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
-    if (until > head->lease_until)
-        head->lease_until = until;
-    head->hold_loads = (uint8_t)(head->hold_loads + loads);
+}
+
+/* True if one more lease fits into its share: of the pool for what is in DRAM only, else of the
+ * device and of the index. */
+static bool may_lease(const struct fb_shard *shard, struct fb_entry *head, bool loose)
+{
+    struct fb_lease_sum sum = sum_of(shard, head);
+    if (loose)
+        return shard->pages[FB_PAGES_HELD] + sum.pages <=
+               shard->arena.pages / FB_SHARD_LEASED_SHARE;
+    uint64_t device_pages = shard->config.log.capacity_bytes / FB_PAGE_BYTES;
+    add(&sum, shard->leased);
+    return sum.pages <= device_pages / FB_SHARD_LEASED_SHARE_SSD &&
+           sum.parts <= shard->index.count / FB_SHARD_LEASED_SHARE_SSD;
+}
+
+static void set_lease(struct fb_shard *shard, struct fb_entry *head, uint32_t until, bool loose)
+{
+    fb_lease_forget(shard, head);
+    head->lease_until = until;
     if (loose)
         fb_value_relist(shard, head);
-    return fits;
+    else if (until > shard->lease_beat)
+        count_lease(shard, head);
+}
+
+void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t until, uint8_t loads)
+{
+    head->hold_loads = loads;
+    set_lease(shard, head, until, is_loose(shard, head));
+}
+
+/* Leases a value for so long, with so many expected loads. False if the share of leases is used up.
+ */
+static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, uint32_t loads)
+{
+    fb_lease_tick(shard);
+    bool loose = is_loose(shard, head);
+    if (!fb_value_is_leased(shard, head) && !may_lease(shard, head, loose))
+        return false;
+    uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
+    head->hold_loads = (uint8_t)fb_min_u64(head->hold_loads + (uint64_t)loads, UINT8_MAX);
+    if (until > head->lease_until)
+        set_lease(shard, head, until, loose);
+    return true;
 }
 
 void fb_lookup_extend(struct fb_shard *shard, struct fb_entry *head)
@@ -89,9 +165,7 @@ static void unload(struct fb_shard *shard, struct fb_entry *head, uint32_t loads
     uint32_t until =
         fb_shard_beat_at(shard, shard->now_ns + (uint64_t)shard->config.lease_ms * FB_MS_NS) + 1;
     if (until < head->lease_until)
-        head->lease_until = until;
-    if (is_loose(shard, head))
-        fb_value_relist(shard, head);
+        set_lease(shard, head, until, is_loose(shard, head));
 }
 
 void fb_lookup_loaded(struct fb_shard *shard, struct fb_entry *head)

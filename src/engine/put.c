@@ -125,18 +125,31 @@ static void set_persist(struct fb_shard *shard, struct fb_entry *head,
     }
 }
 
-/* The bytes of a put become the value of its key. */
-static void install(struct fb_shard *shard, struct fb_op *op)
+void fb_put_note_lease(struct fb_shard *shard, const struct fb_entry *head)
+{
+    struct fb_claim *claim = fb_claim_find(&shard->claims, head->digest);
+    if (claim == NULL || !fb_value_is_leased(shard, head))
+        return;
+    claim->lease_until = head->lease_until;
+    claim->hold_loads = head->hold_loads;
+}
+
+/* The bytes of a put become the value of its key. A lease is on the key: it goes over to them. */
+static void install(struct fb_shard *shard, struct fb_claim *claim, struct fb_op *op)
 {
     struct fb_entry *head = head_of(shard, op);
     struct fb_entry *old = fb_index_find(&shard->index, op->digest);
     uncount(shard, op, head);
-    if (old != NULL && old->state == FB_ENTRY_GHOST)
+    if (old != NULL && old->state == FB_ENTRY_GHOST) {
         fb_value_lay_ghost(shard, old);
-    else if (old != NULL)
+    } else if (old != NULL) {
+        fb_put_note_lease(shard, old);
         fb_value_drop_quietly(shard, old, FB_REASON_REPLACED, true);
+    }
     fb_index_link(&shard->index, head);
     set_persist(shard, head, persist_of(shard, op));
+    if (claim != NULL && claim->lease_until > fb_shard_beat(shard))
+        fb_lease_inherit(shard, head, claim->lease_until, claim->hold_loads);
     fb_shard_notice(shard, FB_NOTICE_ANNOUNCE, head);
     shard->stats.put_bytes += op->value_bytes;
 }
@@ -262,7 +275,7 @@ static void act(struct fb_shard *shard, struct fb_claim *claim, struct fb_op *op
     if ((todo.actions & FB_ATTEMPT_DO_CANCEL_SPACE) != 0)
         fb_admit_leave(shard, op);
     if ((todo.actions & FB_ATTEMPT_DO_INSTALL) != 0)
-        install(shard, op);
+        install(shard, claim, op);
     if ((todo.actions & FB_ATTEMPT_DO_FREE) != 0)
         free_memory(shard, op);
     if ((todo.actions & FB_ATTEMPT_DO_QUARANTINE) != 0)

@@ -23,12 +23,25 @@ static struct fb_entry *find_part(struct fb_shard *shard, const struct fb_log_re
     return entry != NULL && fb_entry_is_at(entry, addr) ? entry : NULL;
 }
 
+/* True if a part that was used may be copied forward for that: a share of its segment is, so that
+ * room for what is leased is left in the log's budget. */
+static bool has_second_chance(struct fb_shard *shard, const struct fb_entry *entry)
+{
+    if (shard->second_incarnation != entry->incarnation) {
+        shard->second_incarnation = entry->incarnation;
+        shard->second_bytes = 0;
+    }
+    shard->second_bytes += (uint64_t)fb_part_pages(entry) * FB_PAGE_BYTES;
+    return shard->second_bytes <= shard->segment_bytes / FB_SHARD_SECOND_SHARE;
+}
+
 enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *record,
                                      const struct fb_log_addr *addr)
 {
     struct fb_shard *shard = ctx;
     struct fb_entry *head;
-    if (find_part(shard, record, addr, &head) == NULL) {
+    const struct fb_entry *entry = find_part(shard, record, addr, &head);
+    if (entry == NULL) {
         /* What a ghost stands for is not durably dead yet: it goes, but not silently. */
         const struct fb_entry *ghost = fb_index_find(&shard->index, record->digest);
         bool haunted = ghost != NULL && ghost->state == FB_ENTRY_GHOST &&
@@ -39,7 +52,7 @@ enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *reco
         return FB_LOG_DROP;
     if (!fb_value_is_durable(shard, head) || fb_value_is_leased(shard, head))
         return FB_LOG_KEEP;
-    if (fb_entry_is(head, FB_ENTRY_USED)) {
+    if (fb_entry_is(head, FB_ENTRY_USED) && has_second_chance(shard, entry)) {
         fb_entry_clear(head, FB_ENTRY_USED);
         return FB_LOG_KEEP;
     }

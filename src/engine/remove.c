@@ -110,6 +110,13 @@ static void start(struct fb_shard *shard, struct fb_write *slot, struct fb_entry
     fb_write_append(shard, slot);
 }
 
+/* The value that an upsert replaces is durably dead; its lease waits for its successor. */
+static void replace(struct fb_shard *shard, struct fb_entry *head)
+{
+    fb_put_note_lease(shard, head);
+    fb_value_drop(shard, head, FB_REASON_REPLACED, true);
+}
+
 void fb_kill_durable(struct fb_shard *shard, struct fb_write *slot, int result)
 {
     struct fb_op *op = slot->op;
@@ -122,7 +129,7 @@ void fb_kill_durable(struct fb_shard *shard, struct fb_write *slot, int result)
         if (result == 0 && ghost)
             fb_value_lay_ghost(shard, head);
         else if (result == 0)
-            fb_value_drop(shard, head, FB_REASON_REPLACED, true);
+            replace(shard, head);
         else if (!ghost)
             fb_value_drop(shard, head, FB_REASON_IO_ERROR, false);
         else

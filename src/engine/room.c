@@ -110,11 +110,18 @@ enum fb_room fb_room_quota(struct fb_shard *shard, uint16_t ns, uint64_t pages)
     return FB_ROOM_OK;
 }
 
-/* Asks the log to give up a segment, at a bounded rate: its entries are what the index needs. */
+/* Asks the log to give up a segment, at a bounded rate: its entries are what the index needs. If it
+ * does not help (all is leased, and copied forward), the next wish waits longer. */
 static void ask_reclaim(struct fb_shard *shard)
 {
-    if (shard->log == NULL || shard->now_ns < shard->reclaim_asked_ns + FB_SHARD_RECLAIM_NS)
+    if (shard->log == NULL || shard->now_ns < shard->reclaim_asked_ns + shard->reclaim_wait_ns)
         return;
+    uint32_t free_now = fb_index_free_count(&shard->index);
+    bool helped = free_now > shard->reclaim_free || shard->reclaim_wait_ns == 0;
+    shard->reclaim_wait_ns = helped
+                                 ? FB_SHARD_RECLAIM_NS
+                                 : fb_min_u64(shard->reclaim_wait_ns * 2, FB_SHARD_RECLAIM_NS_MAX);
+    shard->reclaim_free = free_now;
     shard->reclaim_asked_ns = shard->now_ns;
     fb_log_reclaim_one(shard->log, shard->now_ns);
 }

@@ -126,6 +126,16 @@ struct fb_shard *fb_shard_init(const struct fb_shard_config *config, struct fb_r
     return fb_shard_carve(config, region, meta, &log_owner);
 }
 
+/* Without a device there is no boot counter: the wall clock makes generations rise over restarts.
+ * The boot is minutes, the counter begins at the milliseconds of this one. */
+static void start_without_device(struct fb_shard *shard)
+{
+    uint64_t since_ms = fb_sub_floored(shard->wall_ms, FB_SHARD_BOOT_ZERO_MS);
+    shard->boot = 1 + since_ms / FB_SHARD_BOOT_MS;
+    shard->counter = since_ms % FB_SHARD_BOOT_MS << FB_SHARD_BOOT_SHIFT;
+    shard->ready = 1;
+}
+
 void fb_shard_start(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms, bool format)
 {
     FB_ASSERT(shard->ready == 0 && shard->start_ns == 0);
@@ -134,12 +144,11 @@ void fb_shard_start(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms, b
     shard->wall_ms = wall_ms;
     shard->rate_from_ns = now_ns;
     shard->held_beat = fb_shard_beat(shard);
+    shard->lease_beat = shard->held_beat;
     fb_wheel_init(&shard->wheel, now_ns);
     fb_history_begin(&shard->history, wall_ms);
     if (shard->log == NULL) {
-        /* Nothing outlives this boot, so any number will do that is not 0. */
-        shard->boot = 1;
-        shard->ready = 1;
+        start_without_device(shard);
         return;
     }
     fb_log_start(shard->log, now_ns, format);
@@ -541,12 +550,13 @@ void fb_shard_tick(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms)
         fb_log_tick(shard->log, now_ns, wall_ms);
     run_timers(shard);
     fb_held_tick(shard);
+    fb_lease_tick(shard);
     fb_shard_pump(shard);
     if (shard->sweep_left > 0)
         fb_space_sweep(shard);
     if (shard->claim_sweep_left > 0)
         fb_put_sweep(shard);
-    if (shard->again)
+    if (shard->again && shard->ready > 0)
         shard->more_work = true;
 }
 
@@ -563,7 +573,7 @@ uint64_t fb_shard_next_ns(const struct fb_shard *shard)
     if (shard->ghost_retry_ns != 0)
         next = fb_min_u64(next, shard->ghost_retry_ns);
     if (shard->index_waits && shard->log != NULL)
-        next = fb_min_u64(next, shard->reclaim_asked_ns + FB_SHARD_RECLAIM_NS);
+        next = fb_min_u64(next, shard->reclaim_asked_ns + shard->reclaim_wait_ns);
     return next;
 }
 

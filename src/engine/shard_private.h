@@ -47,6 +47,8 @@
 #define FB_SHARD_VALUE_SSD_SHARE   4u  /* a value takes at most 1/4 of the device */
 #define FB_SHARD_PEER_SHARE        2u  /* a peer's grants take at most 1/2 of what puts may have */
 #define FB_SHARD_LEASED_SHARE      2u  /* leases on values that are in DRAM only: 1/2 of the pool */
+#define FB_SHARD_LEASED_SHARE_SSD  4u  /* leases on everything else: 1/4 of the device */
+#define FB_SHARD_SECOND_SHARE      4u  /* second chances: 1/4 of a segment */
 #define FB_SHARD_PARTS_MAX         (1u << 16)
 #define FB_SHARD_WRITE_ITEMS_MIN   64u
 #define FB_SHARD_WRITE_ITEMS_MAX   1024u
@@ -77,8 +79,14 @@
 #define FB_SHARD_PEERS             1024u
 #define FB_SHARD_ENTRY_SHARE \
     FB_KIB(64) /* index entries by default: one for so much of pool and device */
-#define FB_SHARD_ITEM_SHARE      FB_KIB(16) /* write items by default: one for so much of the pool */
+#define FB_SHARD_ITEM_SHARE FB_KIB(16) /* write items by default: one for so much of the pool */
+/* Generations without a device: boots are minutes since 2020, and 2^24 generations a millisecond.
+ */
+#define FB_SHARD_BOOT_ZERO_MS    UINT64_C(1577836800000)
+#define FB_SHARD_BOOT_MS         UINT64_C(60000)
+#define FB_SHARD_BOOT_SHIFT      24
 #define FB_SHARD_PUMP_ROUNDS     8u
+#define FB_SHARD_LEASE_SPARE     8u /* beats of the account of leases beyond the longest hold */
 #define FB_SHARD_AUDIT_WORD_BITS 64u
 
 /* The log of the device, where the owner left it open. */
@@ -96,6 +104,7 @@
 #define FB_SHARD_CLASS_HOT         0 /* open segments of the log: what was copied forward, */
 #define FB_SHARD_CLASS_COLD        1 /* and everything else */
 #define FB_SHARD_RECLAIM_NS        (10 * FB_MS_NS) /* between two wishes for a segment */
+#define FB_SHARD_RECLAIM_NS_MAX    FB_SEC_NS       /* the same, if they do not help */
 #define FB_SHARD_DIRTY_LOOKS       64u             /* dirty values looked at for one to give up */
 
 /* Work of one turn of the pump, in steps of about a microsecond or less. What is left goes on in
@@ -113,6 +122,8 @@ _Static_assert(FB_LOG_VEC_MAX *FB_PAGE_BYTES >= FB_CHUNK_BYTES_MAX,
                "a part of single pages fits into one vector");
 _Static_assert(FB_PERSIST_BEHIND - FB_PERSIST_OFF == (int)FB_ENTRY_PERSIST_BEHIND,
                "modes of entries are those of puts");
+_Static_assert(FB_SHARD_BOOT_MS << FB_SHARD_BOOT_SHIFT < FB_GENERATION_COUNTER_MAX,
+               "a minute of generations fits into the counter");
 _Static_assert(FB_ENTRY_LISTS <= 8, "a list fits into three bits");
 _Static_assert(((uint64_t)FB_SHARD_HELD_SLOTS << FB_BEAT_SHIFT) > 60 * FB_SEC_NS,
                "a round of the wheel of holds is long enough to be cheap");
@@ -249,11 +260,17 @@ struct fb_read {
     uint64_t leaves[FB_LOG_LEAVES_MAX];
 };
 
+/* What leases add up to. */
+struct fb_lease_sum {
+    uint64_t pages, parts;
+};
+
 struct fb_shard {
     struct fb_shard_config config;
     struct fb_log *log; /* NULL: no device */
     uint64_t start_ns, now_ns, wall_ms;
     uint32_t chunk_bytes;
+    uint64_t segment_bytes; /* of the device */
     uint32_t cap_pages; /* what puts, dirty, held, pinned and quarantined pages may take together */
     uint32_t staging_pages; /* reserved for reads */
     uint64_t value_bytes_max;
@@ -289,6 +306,13 @@ struct fb_shard {
     struct fb_lru dirty, lazy, ghosts, partial;
     struct fb_lru held[FB_SHARD_HELD_SLOTS];
     uint32_t held_beat; /* worked off up to here */
+    struct fb_lease_sum
+        *lease_sums;      /* by the beat in which a lease ends: what is, or will be, on a device */
+    uint32_t lease_beats; /* length of that */
+    uint32_t lease_beat;  /* worked off up to here */
+    struct fb_lease_sum leased;  /* sum of them */
+    uint32_t second_incarnation; /* the segment that was judged last, */
+    uint64_t second_bytes;       /* and what of it was given a second chance */
 
     struct fb_namespace *namespaces;
     struct fb_space *spaces;
@@ -318,7 +342,8 @@ struct fb_shard {
     uint32_t reads_free_count;
     struct fb_list hash_out;
     uint64_t ghost_retry_ns;
-    uint64_t reclaim_asked_ns;
+    uint64_t reclaim_asked_ns, reclaim_wait_ns;
+    uint32_t reclaim_free; /* entries that were free when it was asked last */
 
     struct fb_log_names names;
     uint8_t *names_bytes;
@@ -482,6 +507,8 @@ void fb_put_end_claim(struct fb_shard *shard, struct fb_claim *claim, enum fb_at
 void fb_put_sweep(struct fb_shard *shard);
 /* The writer of a key: a remove kills it. True if there was one that held memory. */
 bool fb_put_remove(struct fb_shard *shard, struct fb_digest digest);
+/* A value is about to be replaced: keeps its lease for who replaces it. */
+void fb_put_note_lease(struct fb_shard *shard, const struct fb_entry *head);
 /* A put waits until its value is durable, and its time is over. */
 void fb_put_flush_over(struct fb_shard *shard, struct fb_op *op, int result, enum fb_reason reason);
 /* The peer is gone, or proven dead. */
@@ -564,6 +591,12 @@ void fb_lookup_pump(struct fb_shard *shard);
 enum fb_reason fb_lookup_reason(const struct fb_shard *shard, uint16_t ns, struct fb_digest digest);
 /* True while a lease on the value lasts. */
 bool fb_value_is_leased(const struct fb_shard *shard, const struct fb_entry *head);
+/* The value goes: its lease is taken off the account. */
+void fb_lease_forget(struct fb_shard *shard, struct fb_entry *head);
+/* A value takes over the lease of the one that it replaces. */
+void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t until, uint8_t loads);
+/* Leases that are over are taken off the account. */
+void fb_lease_tick(struct fb_shard *shard);
 /* A read counted as one load of a hold has ended. */
 void fb_lookup_loaded(struct fb_shard *shard, struct fb_entry *head);
 /* A read goes on: the value stays readable for a while. */
@@ -678,7 +711,7 @@ void fb_listing_leave(struct fb_shard *shard, struct fb_op *op, int result);
  */
 uint32_t fb_config_chunk_bytes(const struct fb_shard_config *config);
 
-/* Carves everything from a region, or counts it. NULL when counting. */
+/* Carves everything from a region. */
 struct fb_shard *fb_shard_carve(const struct fb_shard_config *config, struct fb_region *region,
                                 void *meta, const struct fb_log_owner *owner);
 

@@ -530,6 +530,7 @@ void fb_value_drop_quietly(struct fb_shard *shard, struct fb_entry *head, enum f
     shard->stats.drops[reason]++;
     if (fb_entry_is(head, FB_ENTRY_AWAITED))
         fb_wait_over(shard, head, FB_MISS, reason);
+    fb_lease_forget(shard, head);
     fb_value_cancel_writes(shard, head);
     fb_space_of(shard, head)->ssd_bytes -= counted_ssd_bytes(shard, head);
     head->persist = FB_ENTRY_PERSIST_OFF;
