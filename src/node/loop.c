@@ -154,12 +154,16 @@ static void check_ready(struct fb_node *node, uint64_t now_ns)
 {
     int ready = fb_shard_ready(node->shard);
     if (ready < 0) {
-        fail(node, FB_NODE_CANNOT_START, fb_shard_start_error(node->shard));
+        char why[FB_NODE_WHY_BYTES];
+        snprintf(why, sizeof(why), "--ssd-path %s: %s (--format=on allows to overwrite it)",
+                 node->device.path, fb_shard_start_error(node->shard));
+        fail(node, FB_NODE_CANNOT_START, why);
         return;
     }
     if (ready == 0 || node->was_ready)
         return;
     node->was_ready = true;
+    node->told_tier = fb_shard_tier(node->shard);
     struct fb_log_stats log;
     fb_shard_log_stats(node->shard, &log);
     struct fb_logger_line line;
@@ -173,6 +177,28 @@ static void check_ready(struct fb_node *node, uint64_t now_ns)
     fb_logger_write(&node->logger, &line, now_ns);
     if (node->config.ready != NULL)
         node->config.ready(node->config.ready_context);
+}
+
+/* Tells when the tier goes out of service, fills up, or is well again. */
+static void watch_tier(struct fb_node *node, uint64_t now_ns)
+{
+    enum fb_tier_state tier = fb_shard_tier(node->shard);
+    if (tier == FB_TIER_THROTTLED)
+        tier = FB_TIER_ON; /* comes and goes under load; the metric has it */
+    if (tier == node->told_tier || !node->was_ready)
+        return;
+    bool is_well = tier == FB_TIER_ON || tier == FB_TIER_OFF;
+    struct fb_log_stats log;
+    fb_shard_log_stats(node->shard, &log);
+    struct fb_logger_line line;
+    fb_logger_begin(&line, is_well ? FB_LOGGER_INFO : FB_LOGGER_ERROR, "tier_changed");
+    fb_logger_text(&line, "from", fb_node_tier_name(node->told_tier));
+    fb_logger_text(&line, "to", fb_node_tier_name(tier));
+    fb_logger_u64(&line, "write_errors", log.write_errors);
+    fb_logger_u64(&line, "flush_errors", log.flush_errors);
+    fb_logger_u64(&line, "no_space", log.no_space);
+    fb_logger_write(&node->logger, &line, now_ns);
+    node->told_tier = tier;
 }
 
 static size_t move_io(struct fb_node *node, uint64_t now_ns)
@@ -256,6 +282,7 @@ static void turn(struct fb_node *node, const struct epoll_event *events, int cou
     drop_notices(node);
     check_ready(node, now);
     say_limits(node, now);
+    watch_tier(node, now);
     check_stop(node, now);
     sweep(node, now);
     fb_node_conn_bury(node);

@@ -169,6 +169,7 @@ struct fb_node {
     bool unpublished; /* turns since the last snapshot */
     uint64_t told_faulted;
     bool told_fault_error, told_floor, told_limits, was_ready;
+    enum fb_tier_state told_tier;
     bool draining, finished;
     uint64_t drain_begun_ns, drain_until_ns, drain_dirty_bytes;
     enum fb_node_failure failure;

@@ -90,6 +90,11 @@ static enum fb_node_failure check_sizes(struct fb_node_config *config, char *why
         return bad(why, why_bytes, "--pool is %s; the least is 16 MiB, in steps of 2 MiB",
                    fb_size_print(text, sizeof(text), config->pool_bytes));
     if (config->ssd_path == NULL) {
+        if (config->persist != FB_PERSIST_DEFAULT && config->persist != FB_PERSIST_OFF)
+            return bad(why, why_bytes,
+                       "--persist is evict, behind or through, and there is no --ssd-path: name "
+                       "the file or the device, "
+                       "or choose off");
         if (config->ssd_cap_bytes != 0)
             return bad(why, why_bytes,
                        "--ssd-cap is given and --ssd-path is not: name the file or the device");

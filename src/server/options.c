@@ -97,7 +97,7 @@ static const struct option options[] = {
      "overwritten"},
     {"device-rate", KIND_SIZE, NUMBER(node.device_write_bytes_per_s), 0, UINT64_C(1) << 50, "0",
      "SIZE",
-     "bytes a second that the device writes, to begin with; it is measured later; 0: 500 MiB"},
+     "bytes a second that the device writes, to begin with; it is measured later; 0: 476 MiB"},
 
     {"node-id", KIND_NUMBER, NUMBER(node.node_id), 1, UINT64_MAX, "1", "N",
      "which node this is; the SSD log of another one is refused"},
@@ -106,7 +106,7 @@ static const struct option options[] = {
     {"lease-ms", KIND_NUMBER, NUMBER(node.lease_ms), 0, LEASE_MS_MAX, "0", "MS",
      "how long a lookup keeps a key readable; 0: 5000"},
     {"hold-ms", KIND_NUMBER, NUMBER(node.hold_ms), 0, LEASE_MS_MAX, "0", "MS",
-     "the longest hold; 0: 300000"},
+     "the longest hold; 0: 60000"},
     {"log-level", KIND_LEVEL, NUMBER(node.log_level), 0, 0, "info", "LEVEL",
      "debug, info, warn or error"},
     {"ready-fd", KIND_NUMBER, NUMBER(ready_fd), 0, INT32_MAX, NULL, "FD",

@@ -1,0 +1,756 @@
+#!/usr/bin/env python3
+"""forebayd as an operator meets it: how it refuses to start, how it ends, what it prints.
+
+    test/e2e/daemon.py FOREBAYD [NAME...]     run all tests, or those whose name contains one of these
+
+Covers: settings that are wrong (exit code 2) and things that are not to be had (3), each with one line
+that names the value, the limit and the cure; precedence of flags, environment and file; signals; the
+socket that a killed node left; garbage, silence and crowds on the sockets; /metrics and /health; and
+that docs/operations.md lists exactly the options, metrics, log events and exit codes that there are.
+
+Cannot show: what happens to values (the tests of client, engine and crashes do). Frames are constants,
+since the standard library has no XXH3. Deadlines of 30 s are not waited for.
+
+The last line is `N passed, N failed`.
+"""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+START_S = 20
+MIB = 1 << 20
+
+# Made by the encoder of src/proto: HELLO without features, PING with op 5, STATUS with op 6.
+HELLO = bytes.fromhex(
+    "fb01010028000000000000000000000000000000000000002d81d2d4bb36802d0000000000000000"
+    "0700000000000000000000000000000001000000000000000400000074657374")
+PING = bytes.fromhex("fb0104000000000005000000000000000100000000000000faaeede20ea1957c")
+STATUS = bytes.fromhex("fb0121000000000006000000000000000100000000000000e54e3a09ff045ad8")
+WELCOME, ERROR, PONG, STATUS_DONE = 2, 3, 5, 34
+
+forebayd = ""
+
+
+class Failed(Exception):
+    """A test's expectation did not hold."""
+
+
+def expect(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+# ---- a daemon ----------------------------------------------------------------------------------
+
+
+class Daemon:
+    """A forebayd as a child, with its log in a file."""
+
+    def __init__(self, home, *arguments, env=None, before=None, default=True):
+        self.home = home
+        self.socket_path = os.path.join(home, "s")
+        self.log_path = os.path.join(home, "log")
+        ready, self.ready_fd = os.pipe()
+        command = [forebayd]
+        if default:
+            command += ["--socket=" + self.socket_path, "--listen=127.0.0.1:0",
+                        "--admin=127.0.0.1:0", "--pool=32MB"]
+        command += list(arguments) + ["--ready-fd=%d" % self.ready_fd]
+        # A leak check at the end would make a refusal look like a failure while running.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+        environment.update(env or {})
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            pass_fds=[self.ready_fd], env=environment,
+                                            preexec_fn=before)
+        os.close(self.ready_fd)
+        self.ready = ready
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as log:
+            return log.read()
+
+    def wait_ready(self):
+        """True once it serves, False if it ended first."""
+        os.set_blocking(self.ready, False)
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            try:
+                word = os.read(self.ready, 100)
+                return word == b"ready\n"
+            except BlockingIOError:
+                time.sleep(0.005)
+        raise Failed("not ready in %d s: %s" % (START_S, self.log()))
+
+    def field(self, event, name):
+        """A field of the newest line with this event."""
+        found = re.findall(r"^\S+ \w+ %s .*?\b%s=(\"(?:[^\"\\]|\\.)*\"|\S+)" % (event, name),
+                           self.log(), re.M)
+        expect(found, "no line %s with %s in: %s" % (event, name, self.log()))
+        return found[-1].strip('"')
+
+    def tcp(self):
+        host, port = self.field("listening", "tcp").rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=10)
+
+    def unix(self):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(10)
+        connection.connect(self.socket_path)
+        return connection
+
+    def page(self, name):
+        url = "http://%s/%s" % (self.field("listening", "admin"), name)
+        try:
+            with urllib.request.urlopen(url, timeout=10) as page:
+                return page.status, page.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, series):
+        match = re.search(r"^%s (\S+)$" % re.escape(series), self.page("metrics")[1], re.M)
+        expect(match, "no series %s" % series)
+        return float(match.group(1))
+
+    def end(self, number=signal.SIGTERM, timeout=20):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise Failed("did not end in %d s: %s" % (timeout, self.log()))
+        finally:
+            self.close()
+
+    def close(self):
+        if self.ready >= 0:
+            os.close(self.ready)
+            self.ready = -1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.close()
+
+
+def refuses(home, code, *words, arguments=(), **how):
+    """The daemon must end with this code and one line on stderr that has all these words."""
+    with Daemon(home, *arguments, **how) as daemon:
+        expect(not daemon.wait_ready(), "it started")
+        got = daemon.process.wait(10)
+        lines = [line for line in daemon.log().splitlines() if line.startswith("forebayd: ")]
+        expect(got == code, "exit code %s, not %s: %s" % (got, code, daemon.log()))
+        expect(len(lines) == 1, "not one line but %d: %s" % (len(lines), daemon.log()))
+        for word in words:
+            expect(word in lines[0], "'%s' is not in: %s" % (word, lines[0]))
+
+
+def frames(connection, count=None):
+    """The next frames, or all up to the end of the stream, as (type, op, payload)."""
+    found = []
+    data = b""
+    while True:
+        while len(data) >= 32 and len(data) >= 32 + struct.unpack_from("<I", data, 4)[0]:
+            length = 32 + struct.unpack_from("<I", data, 4)[0]
+            found.append((data[2], struct.unpack_from("<Q", data, 8)[0], data[32:length]))
+            data = data[length:]
+            if len(found) == count:
+                return found
+        piece = connection.recv(65536)
+        if not piece:
+            return found
+        data += piece
+
+
+def error_text(payload):
+    return payload[8:].decode()
+
+
+# ---- settings that are wrong -------------------------------------------------------------------
+
+
+def test_unknown_option(home):
+    refuses(home, 2, "--pol ", "--help", arguments=["--pol=1GB"])
+
+
+def test_argument_that_is_no_option(home):
+    refuses(home, 2, "'pool'", "--help", arguments=["pool"])
+
+
+def test_bad_size(home):
+    refuses(home, 2, "--pool", "64XB", "64GB", arguments=["--pool=64XB"])
+
+
+def test_size_out_of_range(home):
+    refuses(home, 2, "--pool", "'1MB'", "16 MiB", arguments=["--pool=1MB"])
+
+
+def test_bad_number(home):
+    refuses(home, 2, "--sessions", "'many'", "whole number", arguments=["--sessions=many"])
+
+
+def test_number_out_of_range(home):
+    refuses(home, 2, "--sessions", "'5000'", "1 to 1024", arguments=["--sessions=5000"])
+
+
+def test_bad_mode(home):
+    refuses(home, 2, "--persist", "'always'", "through", arguments=["--persist=always"])
+
+
+def test_bad_level(home):
+    refuses(home, 2, "--log-level", "'loud'", "debug, info", arguments=["--log-level=loud"])
+
+
+def test_bad_io(home):
+    refuses(home, 2, "--io", "'fast'", "auto, uring or posix", arguments=["--io=fast"])
+
+
+def test_missing_value(home):
+    done = subprocess.run([forebayd, "--sessions", "5", "--pool"], stderr=subprocess.PIPE, check=False)
+    expect(done.returncode == 2 and b"--pool needs a value" in done.stderr, done.stderr)
+
+
+def test_not_loopback(home):
+    refuses(home, 2, "--listen", "0.0.0.0:7700", "--insecure-bind", arguments=["--listen=0.0.0.0:7700"])
+    refuses(home, 2, "--admin", "[::]:1", "--insecure-bind", arguments=["--admin=[::]:1"])
+
+
+def test_bad_address(home):
+    refuses(home, 2, "--listen", "'7700'", "host:port", arguments=["--listen=7700"])
+    refuses(home, 2, "--listen", "'nowhere.example:1'", "numeric", arguments=["--listen=nowhere.example:1"])
+    refuses(home, 2, "--listen", "65535", arguments=["--listen=127.0.0.1:70000"])
+
+
+def test_nobody_could_connect(home):
+    refuses(home, 2, "--listen", "--socket", arguments=["--listen=none", "--socket=none"])
+
+
+def test_cap_without_path(home):
+    refuses(home, 2, "--ssd-cap", "--ssd-path", arguments=["--ssd-cap=1GB"])
+
+
+def test_path_without_cap(home):
+    refuses(home, 2, "--ssd-cap", "32 MiB", arguments=["--ssd-path=" + home])
+
+
+def test_through_without_ssd(home):
+    refuses(home, 2, "--persist", "--ssd-path", arguments=["--persist=through"])
+
+
+def test_socket_path_too_long(home):
+    refuses(home, 2, "--socket", "107", arguments=["--socket=/" + "x" * 200])
+
+
+def write(home, text):
+    path = os.path.join(home, "yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def test_file_errors(home):
+    path = write(home, "pool: 64MB\nsize: 3\n")
+    refuses(home, 2, path, "line 2", "'size'", arguments=["--config=" + path])
+    write(home, "pool: [64MB]\n")
+    refuses(home, 2, path, "line 1", "list", arguments=["--config=" + path])
+    write(home, "pool: {a: 1}\n")
+    refuses(home, 2, path, "line 1", "map", arguments=["--config=" + path])
+    write(home, "drain-ms: 5\ndrain_ms: 6\n")
+    refuses(home, 2, path, "line 2", "line 1", arguments=["--config=" + path])
+    write(home, "drain-ms: soon\n")
+    refuses(home, 2, "line 1 of " + path, "'soon'", "whole number", arguments=["--config=" + path])
+    write(home, "pool: '64MB\n")
+    refuses(home, 2, path, "not YAML", arguments=["--config=" + path])
+    refuses(home, 2, "--config", "/nowhere", "No such file", arguments=["--config=/nowhere"])
+
+
+def printed(arguments, env=None):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+    environment.update(env or {})
+    done = subprocess.run([forebayd, "--print-config"] + arguments, env=environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    expect(done.returncode == 0, done.stderr.decode())
+    found = {}
+    for line in done.stdout.decode().splitlines():
+        match = re.match(r"([a-z-]+): '(.*)' +# (.*)$", line)
+        expect(match, "not a line of settings: " + line)
+        found[match.group(1)] = (match.group(2), match.group(3))
+    return found, done.stdout.decode()
+
+
+def test_precedence(home):
+    path = write(home, "# a comment\nsessions: 5\ndrain_ms: 6\nlease-ms: 7\n")
+    env = {"FOREBAY_SESSIONS": "15", "FOREBAY_DRAIN_MS": "16", "FOREBAY_CONFIG": path}
+    found, text = printed(["--sessions=25"], env)
+    expect(found["sessions"] == ("25", "command line"), "a flag goes first: %s" % (found["sessions"],))
+    expect(found["drain-ms"] == ("16", "FOREBAY_DRAIN_MS"), "then the environment")
+    expect(found["lease-ms"] == ("7", "line 4 of " + path), "then the file")
+    expect(found["hold-ms"] == ("0", "default"), "then the default")
+    # What is printed can be read back, and gives the same.
+    again, _ = printed(["--config=" + write(home, text)])
+    expect({k: v[0] for k, v in again.items()} == {k: v[0] for k, v in found.items()}, "read back")
+
+
+def test_unknown_variables_are_named(home):
+    with Daemon(home, env={"FOREBAY_POOOL": "1GB", "FOREBAY_ADDRESS": "unix:/x"}) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect("FOREBAY_POOOL" in daemon.log(), "the typo is named")
+        expect("FOREBAY_ADDRESS" not in daemon.log(), "the clients' variable is not")
+
+
+# ---- what is not to be had ---------------------------------------------------------------------
+
+
+def test_port_in_use(home):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        refuses(home, 3, "--listen", address, "in use", "another port", arguments=["--listen=" + address])
+        refuses(home, 3, "--admin", address, "in use", "another port", arguments=["--admin=" + address])
+
+
+def test_socket_in_use(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        second = os.path.join(home, "second")
+        os.mkdir(second)
+        refuses(second, 3, "--socket", daemon.socket_path, "another process",
+                arguments=["--socket=" + daemon.socket_path])
+        expect(daemon.process.poll() is None, "the first one is well")
+
+
+def test_path_that_is_no_socket(home):
+    path = os.path.join(home, "file")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("precious")
+    refuses(home, 3, "--socket", path, arguments=["--socket=" + path])
+    expect(os.path.exists(path), "it was not deleted")
+
+
+def ssd(home, name="ssd", cap="64MB"):
+    return ["--ssd-path=" + os.path.join(home, name), "--ssd-cap=" + cap, "--ssd-floor=0"]
+
+
+def test_second_process_on_the_same_file(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        second = os.path.join(home, "second")
+        os.mkdir(second)
+        refuses(second, 3, os.path.join(home, "ssd"), "lock", arguments=ssd(home))
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_directory_gets_a_file(home):
+    with Daemon(home, "--ssd-path=" + home, "--ssd-cap=64MB", "--ssd-floor=0") as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(os.path.exists(os.path.join(home, "forebay.ssd")), "forebay.ssd")
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_path_that_cannot_be_made(home):
+    refuses(home, 3, "/nowhere/ssd", arguments=["--ssd-path=/nowhere/ssd", "--ssd-cap=64MB"])
+
+
+def test_path_that_cannot_be_written(home):
+    refuses(home, 3, "/proc/version", arguments=["--ssd-path=/proc/version", "--ssd-cap=64MB"])
+
+
+def test_tmpfs(home):
+    if not os.path.isdir("/dev/shm"):
+        return
+    path = "/dev/shm/forebay-test-%d" % os.getpid()
+    try:
+        refuses(home, 3, path, "tmpfs", arguments=["--ssd-path=" + path, "--ssd-cap=64MB", "--ssd-floor=0"])
+    finally:
+        if os.path.exists(path):
+            os.unlink(path)
+
+
+def test_foreign_content_is_not_overwritten(home):
+    path = os.path.join(home, "ssd")
+    with open(path, "wb") as file:
+        file.write(b"precious " * 100000)
+    with open(path, "rb") as file:
+        before = file.read()
+    refuses(home, 3, "--format", arguments=ssd(home))
+    with open(path, "rb") as file:
+        expect(file.read() == before, "the file was changed")
+
+
+def test_another_format_version(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+    path = os.path.join(home, "ssd")
+    with open(path, "r+b") as file:
+        for copy in (0, 16 * 4096):  # docs/format.md, sections 2 and 3
+            file.seek(copy)
+            block = bytearray(file.read(4096))
+            block[4:6] = b"\x09\x00"
+            seed = struct.unpack_from("<Q", block, 0)[0]
+            struct.pack_into("<Q", block, 8, xxh3(bytes(block[16:]), seed))
+            file.seek(copy)
+            file.write(block)
+    with open(path, "rb") as file:
+        before = file.read()
+    refuses(home, 3, path, "version 9", "version 1", "--format", arguments=ssd(home))
+    with open(path, "rb") as file:
+        expect(file.read() == before, "the file was changed")
+
+
+def test_another_node(home):
+    with Daemon(home, "--node-id=5", *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+    refuses(home, 3, "node", "5", arguments=ssd(home) + ["--node-id=6"])
+
+
+def xxh3(data, seed):
+    """XXH3-64, by the library that forebayd uses too."""
+    function = ctypes.CDLL("libxxhash.so.0").XXH3_64bits_withSeed
+    function.restype = ctypes.c_uint64
+    function.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint64]
+    return function(data, len(data), seed)
+
+
+def forbid_uring():
+    """In the child: io_uring_setup fails with EPERM, as in a container with the usual profile."""
+    class Filter(ctypes.Structure):
+        _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte),
+                    ("k", ctypes.c_uint)]
+
+    class Program(ctypes.Structure):
+        _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
+
+    setup = 425  # io_uring_setup, the same number on all architectures
+    code = (Filter * 4)(Filter(0x20, 0, 0, 0), Filter(0x15, 0, 1, setup),
+                        Filter(0x06, 0, 0, 0x00050000 | 1), Filter(0x06, 0, 0, 0x7fff0000))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, ctypes.byref(Program(4, code)), 0, 0) != 0:
+        os._exit(99)
+
+
+def test_uring_forbidden(home):
+    refuses(home, 3, "--io=posix", arguments=["--io=uring"], before=forbid_uring)
+    with Daemon(home, before=forbid_uring) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect("posix" in daemon.field("io", "text"), "it says which: " + daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+
+
+# ---- signals -----------------------------------------------------------------------------------
+
+
+def test_sigterm_drains(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        connection = daemon.tcp()
+        connection.sendall(HELLO)
+        expect(frames(connection, 1)[0][0] == WELCOME, "WELCOME")
+        expect(daemon.end() == 0, daemon.log())
+        last = frames(connection)
+        expect([f[0] for f in last] == [ERROR], "the client was told: %s" % last)
+        expect("goes down" in error_text(last[0][2]), error_text(last[0][2]))
+        expect(daemon.field("drain_ended", "left_in_memory_only") == "0B", daemon.log())
+        expect(not os.path.exists(daemon.socket_path), "the socket's file is gone")
+
+
+def test_sigint_ends_too(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(daemon.end(signal.SIGINT) == 0, daemon.log())
+
+
+def test_sighup_does_nothing(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        daemon.process.send_signal(signal.SIGHUP)
+        expect(daemon.page("health")[0] == 200, "it serves")
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_killed_node_leaves_a_socket_that_is_taken_over(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        daemon.process.kill()
+        daemon.process.wait()
+        expect(os.path.exists(daemon.socket_path), "a socket is left")
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        daemon.unix().close()
+        expect(daemon.end() == 0, daemon.log())
+
+
+# ---- bad clients -------------------------------------------------------------------------------
+
+
+def well(daemon):
+    """Others are served."""
+    connection = daemon.tcp()
+    connection.sendall(HELLO + PING)
+    expect(frames(connection, 1)[0][0] == WELCOME, "WELCOME")
+    connection.close()
+
+
+def test_garbage_gets_one_error(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + os.urandom(500), os.urandom(3 * MIB),
+                        b"\xfb" * 100, HELLO[:-1] + b"x", HELLO + b"\x00" * 32, HELLO + HELLO,
+                        PING, HELLO + PING[:4] + b"\xff\xff\xff\xff" + PING[8:]):
+            for connect in (daemon.tcp, daemon.unix):
+                connection = connect()
+                try:
+                    connection.sendall(garbage)
+                except OSError:
+                    pass  # it was cut while we wrote
+                try:
+                    got = frames(connection)
+                    expect(got and got[-1][0] == ERROR, "ERROR after %r: %s" % (garbage[:20], got))
+                    expect(len([f for f in got if f[0] == ERROR]) == 1, "one ERROR")
+                except ConnectionResetError:
+                    expect(len(garbage) > MIB, "only a flood may be reset")
+                connection.close()
+        well(daemon)
+        expect(daemon.metric("forebay_protocol_breaches_total") >= 16, "breaches are counted")
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_requests_in_pieces(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        connection = daemon.unix()
+        for byte in HELLO + STATUS:
+            connection.sendall(bytes([byte]))
+        got = frames(connection, 2)
+        expect([f[0] for f in got] == [WELCOME, STATUS_DONE], got)
+        text = got[1][2][8:].decode()
+        for word in ('"state":"serving"', '"pool":{', '"ssd":{'):
+            expect(word in text, word + " in " + text)
+        connection.close()
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_silent_and_half_open_connections(home):
+    with Daemon(home, "--sessions=64") as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        begun = time.monotonic()
+        silent = [daemon.tcp() for _ in range(20)]
+        half = [daemon.unix() for _ in range(20)]
+        for connection in half:
+            connection.sendall(HELLO[:40])
+        well(daemon)
+        for connection in silent + half:
+            got = frames(connection)
+            expect([f[0] for f in got] == [ERROR] and "HELLO" in error_text(got[0][2]), got)
+        took = time.monotonic() - begun
+        expect(4.5 < took < 9, "they were cut after 5 s, not %.1f" % took)
+        expect(daemon.metric('forebay_connections_cut_total{why="hello"}') == 40, "counted")
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_more_connections_than_sessions(home):
+    with Daemon(home, "--sessions=4") as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        kept = []
+        for _ in range(4):
+            connection = daemon.tcp()
+            connection.sendall(HELLO)
+            expect(frames(connection, 1)[0][0] == WELCOME, "WELCOME")
+            kept.append(connection)
+        got = frames(daemon.tcp())
+        expect([f[0] for f in got] == [ERROR] and "--sessions" in error_text(got[0][2]), got)
+        kept.pop().close()
+        until = time.monotonic() + 5
+        while time.monotonic() < until and daemon.metric("forebay_connections") == 4:
+            time.sleep(0.02)
+        well(daemon)
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_client_that_does_not_read(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        deaf = daemon.unix()
+        deaf.sendall(HELLO)
+        deaf.settimeout(0.5)
+        try:
+            for _ in range(20000):
+                deaf.sendall(PING * 10)
+        except socket.timeout:
+            pass
+        well(daemon)
+        # The answers are there once it reads.
+        deaf.settimeout(10)
+        expect(frames(deaf, 1)[0][0] == WELCOME, "WELCOME")
+        deaf.close()
+        well(daemon)
+        expect(daemon.end() == 0, daemon.log())
+
+
+# ---- figures -----------------------------------------------------------------------------------
+
+
+def test_health(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        code, page = daemon.page("health")
+        expect(code == 200 and '"ok":true' in page and '"tier":"on"' in page, page)
+        age = int(re.search(r'"turn_age_ms":(\d+)', page).group(1))
+        expect(age < 2000, "it turns")
+        expect(daemon.page("other")[0] == 404, "404")
+        # A node that does not turn is not well, and says so by itself.
+        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.process.send_signal(signal.SIGCONT)
+        expect(daemon.end() == 0, daemon.log())
+
+
+def series_of(page):
+    names = set()
+    for line in page.splitlines():
+        if line.startswith("#"):
+            match = re.match(r"# (HELP|TYPE) (forebay_[a-z_]+) \S", line)
+            expect(match, "a bad comment: " + line)
+            continue
+        match = re.match(r'(forebay_[a-z_]+)(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.]+$', line)
+        expect(match, "a bad line: " + line)
+        names.add(match.group(1))
+    return names
+
+
+def test_metrics_are_well_formed(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        code, page = daemon.page("metrics")
+        expect(code == 200, code)
+        names = series_of(page)
+        expect(len(names) > 90, len(names))
+        helps = re.findall(r"^# HELP (\S+)", page, re.M)
+        expect(len(helps) == len(set(helps)) and set(helps) == names, "one HELP each")
+        seen = re.findall(r"^(forebay_\S+) ", page, re.M)
+        expect(len(seen) == len(set(seen)), "each series once")
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_idle_costs_little(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        time.sleep(1.5)  # the pool is backed by now
+
+        def ticks():
+            with open("/proc/%d/stat" % daemon.process.pid, encoding="ascii") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+            return int(fields[11]) + int(fields[12])
+
+        before = ticks()
+        time.sleep(3)
+        used = (ticks() - before) / os.sysconf("SC_CLK_TCK") / 3
+        expect(used <= 0.02, "idle takes %.1f %% of a core" % (100 * used))
+        expect(daemon.end() == 0, daemon.log())
+
+
+# ---- the documents -----------------------------------------------------------------------------
+
+
+def operations():
+    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as file:
+        return file.read()
+
+
+def compare(what, there, documented):
+    expect(there == documented, "%s: not in docs/operations.md: %s; only there: %s" %
+           (what, sorted(there - documented), sorted(documented - there)))
+
+
+def test_options_are_documented(_):
+    text = subprocess.run([forebayd, "--help"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    there = set(re.findall(r"^  --([a-z-]+)", text, re.M))
+    documented = set(re.findall(r"^\| `--([a-z-]+)[`=]", operations(), re.M))
+    if "bug" not in there:
+        documented -= {"bug", "io-fault"}  # of test builds
+    compare("options", there, documented)
+    for name, default in re.findall(r"^  --([a-z-]+).*?(?:\(default ([^)]+)\)$|(?=^  --))", text,
+                                    re.M | re.S):
+        if default:
+            row = re.search(r"^\| `--%s[`=].*$" % name, operations(), re.M).group(0)
+            expect("`%s`" % default in row, "the default of --%s is %s: %s" % (name, default, row))
+
+
+def test_exit_codes_are_documented(_):
+    with open(os.path.join(ROOT, "src/server/daemon.h"), encoding="utf-8") as file:
+        there = set(re.findall(r"FB_SERVER_EXIT_\w+ = (\d)", file.read()))
+    compare("exit codes", there, set(re.findall(r"^\| (\d) \|", operations(), re.M)))
+
+
+def test_metrics_are_documented(home):
+    with Daemon(home, *ssd(home)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        there = series_of(daemon.page("metrics")[1])
+        expect(daemon.end() == 0, daemon.log())
+    compare("metrics", there, set(re.findall(r"^\| `(forebay_[a-z_]+)", operations(), re.M)))
+
+
+def test_log_events_are_documented(_):
+    there = set()
+    for folder in ("node", "server"):
+        path = os.path.join(ROOT, "src", folder)
+        for name in os.listdir(path):
+            if name.endswith(".c"):
+                with open(os.path.join(path, name), encoding="utf-8") as file:
+                    text = re.sub(r"\s+", " ", file.read())
+                for call in re.findall(r"fb_(?:logger_begin|node_say)\(([^;]*?)\);", text):
+                    found = re.findall(r'"([a-z_]+)"', call)
+                    there.update(found if "?" in call else found[:1])
+    compare("log events", there, set(re.findall(r"^\| `([a-z_]+)` \| (?:info|warn|error)", operations(), re.M)))
+
+
+# ---- running -----------------------------------------------------------------------------------
+
+
+def main():
+    global forebayd
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 2
+    forebayd = os.path.abspath(sys.argv[1])
+    wanted = sys.argv[2:]
+    base = os.environ.get("TEST_DIR", "/var/tmp")
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_") or (wanted and not any(w in name for w in wanted)):
+            continue
+        home = tempfile.mkdtemp(prefix="fb-", dir=base)
+        begun = time.monotonic()
+        try:
+            test(home)
+            passed += 1
+            print("ok      %-55s %5.1f s" % (name[5:], time.monotonic() - begun), flush=True)
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            failed += 1
+            print("FAILED  %s: %s" % (name[5:], error), flush=True)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
