@@ -189,6 +189,15 @@ static void describe(struct fb_op *op, struct fb_chunk *chunk, const struct fb_e
     chunk->root = entry->root;
 }
 
+/* True if a bad DRAM copy is to be read again from the device. */
+static bool has_chunk_again(const struct fb_op *op)
+{
+    for (unsigned i = 0; i < FB_GET_WINDOW; i++)
+        if (op->chunk[i].state == FB_CHUNK_LOADING && op->chunk[i].source == FB_CHUNK_AGAIN)
+            return true;
+    return false;
+}
+
 /* A bad DRAM copy is read again from the device. */
 static enum load load_again(struct fb_shard *shard, struct fb_op *op)
 {
@@ -262,8 +271,11 @@ static bool advance(struct fb_shard *shard, struct fb_op *op)
 {
     enum load result = LOADED;
     for (bool more = true; more && result == LOADED;) {
-        if (op->next_off >= end_of(op) && count_taken(op) == 0) {
-            finish(shard, op);
+        /* With all parts on their way nothing is asked of the value any more: it may even be gone. */
+        if (op->next_off >= end_of(op) && !has_chunk_again(op)) {
+            leave_queue(op);
+            if (count_taken(op) == 0)
+                finish(shard, op);
             return true;
         }
         struct fb_entry *head = fb_value_at(shard, op->entry, op->entry_generation);
