@@ -448,7 +448,8 @@ static void trailer_read(struct fb_log *log, struct fb_log_meta *meta, int resul
     enum fb_log_block found = FB_LOG_BLOCK_DAMAGED;
     if (result == 0)
         found = fb_log_format_trailer_get(walker->buffer.at, &place, &trailer);
-    if (found == FB_LOG_BLOCK_DAMAGED && walker->reads <= FB_LOG_REREADS) {
+    /* "Never used" is read again too: a read that went astray must not give a segment away. */
+    if (found != FB_LOG_BLOCK_GOOD && walker->reads <= FB_LOG_REREADS) {
         read_trailer(log, walker);
         return;
     }
@@ -526,6 +527,11 @@ static void use_header(struct fb_log *log, struct fb_log_walker *walker)
     } else if (header->incarnation <= fate->dead_incarnation) {
         segment->state = FB_LOG_SEG_FREEING;
         walker_done(log);
+    } else if (header->rescue != 0 && log->recover.next_rescue == 0) {
+        /* Whether it is needed is known when all others have been looked at. */
+        segment->state = FB_LOG_SEG_RESCUE;
+        log->fates[number].rescue = header->rescue;
+        walker_done(log);
     } else {
         walker->reads = 0;
         read_trailer(log, walker);
@@ -551,13 +557,29 @@ static void lose_segment(struct fb_log *log, struct fb_log_walker *walker, enum 
     fb_log_walk_lost(log, walker, segment_of(walker), recovered, lost_walked);
 }
 
+/*
+ * True if this reading of a header says the same as the one before. One reading alone is not
+ * believed: a read that went astray, or came from an old copy, would give a segment away or bring
+ * an ended life back.
+ */
+static bool is_agreed(struct fb_log_walker *walker, enum fb_log_block found)
+{
+    const struct fb_log_header *last = &walker->last_header, *now = &walker->header;
+    bool is_same = walker->reads > 1 && found == walker->last_found;
+    if (found == FB_LOG_BLOCK_GOOD)
+        is_same = is_same && last->incarnation == now->incarnation && last->state == now->state;
+    walker->last_found = found;
+    walker->last_header = walker->header;
+    return is_same;
+}
+
 static void header_read(struct fb_log *log, struct fb_log_meta *meta, int result)
 {
     struct fb_log_walker *walker = FB_LIST_ITEM(meta, struct fb_log_walker, meta);
     if (log->phase != FB_LOG_PHASE_RECOVERING)
         return;
     enum fb_log_block found = result == 0 ? choose_header(log, walker) : FB_LOG_BLOCK_DAMAGED;
-    if (found == FB_LOG_BLOCK_DAMAGED && walker->reads <= FB_LOG_REREADS)
+    if (!is_agreed(walker, found) && walker->reads <= FB_LOG_HEADER_READS)
         read_header(log, walker);
     else if (found == FB_LOG_BLOCK_GOOD)
         use_header(log, walker);
@@ -573,6 +595,46 @@ static void read_header(struct fb_log *log, struct fb_log_walker *walker)
     fb_log_meta_start(log, &walker->meta, FB_IO_READ, &walker->buffer,
                       fb_log_segment_off(log, segment_of(walker)),
                       (FB_LOG_HEADER_BLOCKS + 1) * FB_BLOCK_BYTES, header_read);
+}
+
+/* True if a segment with this incarnation is alive. */
+static bool is_incarnation_alive(const struct fb_log *log, uint32_t incarnation)
+{
+    for (uint32_t i = 0; i < log->grown; i++) {
+        const struct fb_log_segment *segment = &log->segments[i];
+        if (segment->incarnation == incarnation && fb_log_is_alive(segment) &&
+            segment->state != FB_LOG_SEG_FREEING)
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Looks at the segments that were opened as the rescue of another, one by one. If that one still
+ * lives, its rescue holds only copies of what lies there, perhaps not all: it is thrown away. So a
+ * crash in a reclaim never costs the last free segment.
+ */
+static void next_rescue(struct fb_log *log)
+{
+    struct fb_log_recover *recover = &log->recover;
+    for (; recover->next_rescue < log->grown; recover->next_rescue++) {
+        uint32_t number = recover->next_rescue;
+        struct fb_log_segment *segment = &log->segments[number];
+        if (segment->state != FB_LOG_SEG_RESCUE)
+            continue;
+        if (is_incarnation_alive(log, log->fates[number].rescue)) {
+            segment->state = FB_LOG_SEG_FREEING;
+            continue;
+        }
+        struct fb_log_walker *walker = &log->walkers[0];
+        walker->place.segment = number;
+        walker->reads = 0;
+        recover->next_rescue++;
+        recover->walking++;
+        read_header(log, walker);
+        return;
+    }
+    fb_log_finish_start(log);
 }
 
 /* Gives each idle walker a segment; goes on when all are done. */
@@ -593,7 +655,7 @@ static void start_walkers(struct fb_log *log)
     }
     recover->is_starting = false;
     if (recover->walking == 0 && recover->next_segment >= recover->scan_to)
-        fb_log_finish_start(log);
+        next_rescue(log);
 }
 
 void fb_log_start(struct fb_log *log, uint64_t now_ns, bool may_format)
