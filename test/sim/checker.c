@@ -57,7 +57,7 @@ void sim_check_start(struct sim_world *world, struct sim_slot *slot)
     slot->persisted_at_start = key->persisted;
     slot->stored_at_start = key->stored;
     slot->removes_at_start = key->removes;
-    slot->touched = key->committing != 0;
+    slot->touched = key->committing != 0 || world->spaces[slot->space].bumps != 0;
     slot->crash = (uint32_t)world->crashes;
     if (slot->op.kind == FB_OP_REMOVE) {
         slot->removed_above = key->granted;
@@ -230,7 +230,8 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
     bool current = slot->epoch == world->spaces[slot->space].epoch;
     version->done = true;
     version->result = op->result;
-    if (current && version->committed && key->committing != 0)
+    /* After a failure it may still be installed, at any time: the key stays unsettled. */
+    if (current && version->committed && op->result >= 0 && key->committing != 0)
         key->committing--;
     if (op->result == FB_OK) {
         if (!version->committed)
@@ -275,7 +276,8 @@ static void wait_done(struct sim_world *world, struct sim_slot *slot)
 static void epoch_done(struct sim_world *world, struct sim_slot *slot)
 {
     struct sim_space *space = &world->spaces[slot->space];
-    if (space->bumps != 0)
+    /* A bump that failed may be durable all the same, and seen after a restart. */
+    if (space->bumps != 0 && slot->op.result == FB_OK)
         space->bumps--;
     uint8_t id[16], secret[16];
     uint64_t epoch;
@@ -324,6 +326,7 @@ static void check_deadline(struct sim_world *world, const struct sim_slot *slot)
 /* An operation has its result. */
 void sim_check_done(struct sim_world *world, struct sim_slot *slot)
 {
+    sim_world_note_faults(world);
     check_deadline(world, slot);
     switch (slot->op.kind) {
     case FB_OP_PUT:

@@ -29,6 +29,10 @@ void sim_report_take(struct sim_world *world)
     fb_shard_stats(world->shard, &stats);
     if (world->knobs.shard.devices != 0)
         fb_shard_log_stats(world->shard, &log);
+    sim_world_say(world, "node ends: recovered %llu, torn %llu, rot %llu, tombstones now %llu, reclaimed %llu, lost reads %llu",
+                  (unsigned long long)log.recovered_records, (unsigned long long)log.torn_tail,
+                  (unsigned long long)log.rot_descriptors, (unsigned long long)log.tombs_now,
+                  (unsigned long long)log.segments_reclaimed, (unsigned long long)log.read_errors);
     report->reclaimed += log.segments_reclaimed;
     report->recovered += log.recovered_records;
     report->torn += log.torn_tail;

@@ -307,7 +307,8 @@ static bool step(struct sim_world *world)
     return true;
 }
 
-static void note_faults(struct sim_world *world)
+/* What the device did so far decides what it can be blamed for. */
+void sim_world_note_faults(struct sim_world *world)
 {
     const struct fb_sim_counts *counts = fb_sim_get_counts(world->sim);
     for (int op = 0; op < FB_IO_OP_COUNT; op++)
@@ -327,7 +328,7 @@ static bool run_until(struct sim_world *world, bool (*over)(struct sim_world *),
             return true;
         if (!step(world) || world->now_ns > limit_ns)
             return over(world);
-        note_faults(world);
+        sim_world_note_faults(world);
     }
     return world->violation[0] != '\0';
 }
@@ -353,6 +354,14 @@ static bool peers_idle(struct sim_world *world)
         if (world->clients[i].open && !fb_shard_peer_idle(&world->clients[i].peer))
             return false;
     return true;
+}
+
+/* What the device still does for nobody may end first. */
+static bool memory_back(struct sim_world *world)
+{
+    struct fb_shard_stats stats;
+    fb_shard_stats(world->shard, &stats);
+    return stats.reserved_bytes == 0 && stats.quarantine_bytes == 0 && stats.pinned_bytes == 0 && stats.open_ops == 0;
 }
 
 static bool auditor_free(struct sim_world *world)
@@ -397,13 +406,14 @@ static void liveness(struct sim_world *world)
         sim_world_violation(world, "a dead peer's memory does not come back");
         return;
     }
-    fb_shard_audit(world->shard);
-    struct fb_shard_stats stats;
-    fb_shard_stats(world->shard, &stats);
-    if (stats.reserved_bytes != 0 || stats.quarantine_bytes != 0 || stats.pinned_bytes != 0 || stats.open_ops != 0)
+    if (!run_until(world, memory_back, world->now_ns + START_LIMIT_NS)) {
+        struct fb_shard_stats stats;
+        fb_shard_stats(world->shard, &stats);
         sim_world_violation(world, "left behind: reserved %llu quarantined %llu pinned %llu operations %llu",
                             (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.quarantine_bytes,
                             (unsigned long long)stats.pinned_bytes, (unsigned long long)stats.open_ops);
+    }
+    fb_shard_audit(world->shard);
 }
 
 static void reset(struct sim_world *world, uint64_t seed)

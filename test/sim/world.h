@@ -207,6 +207,7 @@ int sim_world_run_cut(struct sim_world *world, uint64_t seed, uint64_t boundary,
 void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client, unsigned slot, enum sim_act act,
                      uint32_t tick);
 void sim_world_pump(struct sim_world *world);
+void sim_world_note_faults(struct sim_world *world);
 uint64_t sim_world_clock(const struct sim_world *world);
 void sim_world_say(struct sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void sim_world_violation(struct sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
