@@ -11,7 +11,7 @@
 
 #define PROGRESS_AFTER_S 1.0
 #define PROGRESS_EVERY_S 0.2
-#define NAMESPACE_ADVICE "name it by --model and the like, or FOREBAY_MODEL and the like"
+#define NAMESPACE_ADVICE "use --model and the like, or FOREBAY_MODEL and the like"
 
 void fb_cli_error(const char *format, ...)
 {

@@ -169,15 +169,16 @@ static bool has_output(const struct fb_client_conn *conn)
     return conn->out_from < conn->out_to || conn->payload_left > 0;
 }
 
-/* Sends what there is, as far as the socket takes it. */
+/*
+ * Sends what there is, as far as the socket takes it and for so many writes. What is left is
+ * composed, so that has_output() tells of it.
+ */
 static void pump_out(struct fb_client_conn *conn, uint64_t now_ns)
 {
     conn->copied_bytes = 0;
-    for (unsigned i = 0; i < WRITES_PER_TURN; i++) {
-        if (fb_proto_client_state(conn->proto) == FB_PROTO_LOST)
-            return;
+    for (unsigned writes = 0; fb_proto_client_state(conn->proto) != FB_PROTO_LOST; writes++) {
         compose(conn, now_ns);
-        if (!has_output(conn) || !write_some(conn, now_ns))
+        if (!has_output(conn) || writes == WRITES_PER_TURN || !write_some(conn, now_ns))
             return;
         now_ns = fb_client_now_ns();
     }
