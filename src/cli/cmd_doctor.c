@@ -230,6 +230,10 @@ int fb_cli_doctor(const struct fb_cli_args *args)
             if (!good)
                 (void)remove_values(check); /* as far as it goes: it is broken anyway */
             fb_client_close(check->client);
+        } else if (code == FB_CLI_FAILED) {
+            check->link = "open a namespace";
+            snprintf(check->why, sizeof(check->why), "the node refuses; the line above says why");
+            code = verdict(check, false);
         }
     }
     for (size_t i = 0; check != NULL && i < VALUES; i++)

@@ -67,7 +67,12 @@ struct fb_client *fb_cli_open(const struct fb_cli_args *args, bool with_namespac
         return client;
     bool advise = result == FB_BAD_ARGUMENT && strstr(why, "namespace") != NULL;
     fb_cli_error("%s%s%s", why, advise ? ": " : "", advise ? NAMESPACE_ADVICE : "");
-    *code = result == FB_BAD_ARGUMENT ? FB_CLI_USAGE : FB_CLI_UNREACHABLE;
+    if (result == FB_BAD_ARGUMENT)
+        *code = FB_CLI_USAGE;
+    else if (result == FB_CONNECTION || result == FB_DEADLINE || result == FB_DENIED)
+        *code = FB_CLI_UNREACHABLE;
+    else
+        *code = FB_CLI_FAILED;
     return NULL;
 }
 

@@ -231,6 +231,31 @@ static void values_of_many_sizes(void **state)
     stop();
 }
 
+/*
+ * More than a connection writes in one go, and again and again: nothing may be left lying until the
+ * heartbeat (5 s) wakes somebody up. The node reads faster than the small one of the unit tests,
+ * which is what it takes.
+ */
+static void long_values_without_a_pause(void **state)
+{
+    (void)state;
+    start(SSD_BYTES, NULL, NULL);
+    struct fb_client *client = open_way(WAY_UNIX, "long", 0);
+    for (unsigned i = 0; i < 8; i++) {
+        struct batch batch;
+        char name[32];
+        snprintf(name, sizeof(name), "long-%u", i);
+        batch_make(&batch, name, 1, 9000000);
+        batch_fill(&batch);
+        uint64_t began_ns = test_now_ns();
+        batch_put(&batch, client);
+        assert_true(test_now_ns() - began_ns < 4 * FB_SEC_NS);
+        batch_free(&batch);
+    }
+    fb_client_close(client);
+    stop();
+}
+
 static void a_batch_of_four_pools(void **state)
 {
     (void)state;
@@ -640,17 +665,12 @@ static int remove_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_many_sizes),
-        cmocka_unit_test(a_batch_of_four_pools),
-        cmocka_unit_test(the_same_keys_from_many),
-        cmocka_unit_test(values_that_fill_the_pool),
-        cmocka_unit_test(remove_upsert_and_epoch),
-        cmocka_unit_test(namespaces_do_not_meet),
-        cmocka_unit_test(holds_are_kept),
-        cmocka_unit_test(listing_and_persistence),
-        cmocka_unit_test(what_is_not_to_be_persisted),
-        cmocka_unit_test(a_writer_that_is_killed),
-        cmocka_unit_test(a_writer_that_is_stopped),
+        cmocka_unit_test(values_of_many_sizes),      cmocka_unit_test(long_values_without_a_pause),
+        cmocka_unit_test(a_batch_of_four_pools),     cmocka_unit_test(the_same_keys_from_many),
+        cmocka_unit_test(values_that_fill_the_pool), cmocka_unit_test(remove_upsert_and_epoch),
+        cmocka_unit_test(namespaces_do_not_meet),    cmocka_unit_test(holds_are_kept),
+        cmocka_unit_test(listing_and_persistence),   cmocka_unit_test(what_is_not_to_be_persisted),
+        cmocka_unit_test(a_writer_that_is_killed),   cmocka_unit_test(a_writer_that_is_stopped),
         cmocka_unit_test(a_fork_after_connect),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);

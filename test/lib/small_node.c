@@ -55,7 +55,7 @@ struct small_node {
     pthread_t acceptor;
     atomic_int mood;
     atomic_bool stop;
-    atomic_uint sessions, ended, open, pings;
+    atomic_uint sessions, ended, open;
     pthread_mutex_t lock;
     struct value *values;
     size_t count;
@@ -507,7 +507,6 @@ static bool on_simple(struct conn *conn, const struct fb_wire_header *header)
     case FB_MSG_EXPLAIN:
         return SEND(conn, explain_done, FB_MSG_EXPLAIN_DONE, 0, header->op, &explain);
     case FB_MSG_PING:
-        atomic_fetch_add(&conn->node->pings, 1);
         return SEND(conn, pong, FB_MSG_PONG, 0, header->op, &pong);
     default:
         return header->type == FB_MSG_CANCEL || header->type == FB_MSG_CHUNK_DONE;
@@ -731,11 +730,6 @@ unsigned small_node_sessions(const struct small_node *node)
 unsigned small_node_ended_sessions(const struct small_node *node)
 {
     return atomic_load(&node->ended);
-}
-
-unsigned small_node_pings(const struct small_node *node)
-{
-    return atomic_load(&node->pings);
 }
 
 unsigned small_node_open(const struct small_node *node)

@@ -47,8 +47,6 @@ void small_node_reset(struct small_node *node);
 /* Sessions that were opened so far, and those that named an ended one. */
 unsigned small_node_sessions(const struct small_node *node);
 unsigned small_node_ended_sessions(const struct small_node *node);
-/* PINGs that came so far. */
-unsigned small_node_pings(const struct small_node *node);
 /* Connections that are open now. */
 unsigned small_node_open(const struct small_node *node);
 void small_node_stop(struct small_node *node);

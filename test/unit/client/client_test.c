@@ -572,22 +572,6 @@ static void late_commits(void **state)
     small_node_stop(node);
 }
 
-/* More than is written in one go: nothing may be left lying until something else wakes us up. */
-static void a_long_value_goes_out_without_a_pause(void **state)
-{
-    (void)state;
-    struct small_node *node = start(false);
-    struct fb_client *client = open_client(1);
-    size_t bytes = 12 << 20;
-    uint8_t *value = calloc(1, bytes);
-    for (char key = 'a'; key < 'e'; key++)
-        assert_int_equal(fb_put(client, &key, 1, value, bytes, 0, 5000), FB_OK);
-    assert_int_equal(small_node_pings(node), 0); /* the node is pinged after a second of silence */
-    free(value);
-    fb_client_close(client);
-    small_node_stop(node);
-}
-
 static int make_path(void **state)
 {
     (void)state;
@@ -620,7 +604,6 @@ int main(void)
         cmocka_unit_test(a_node_that_restarts_between_calls),
         cmocka_unit_test(a_session_that_ended_badly_is_named),
         cmocka_unit_test(late_commits),
-        cmocka_unit_test(a_long_value_goes_out_without_a_pause),
     };
     return cmocka_run_group_tests(tests, make_path, remove_path);
 }

@@ -1,0 +1,439 @@
+#!/usr/bin/env python3
+"""The command `forebay` as an operator types it, against a real forebayd.
+
+    test/e2e/cli.py FOLDER [NAME...]     FOLDER has forebay and forebayd; run all tests, or those
+                                         whose name contains one of these
+
+Covers: every command with its output and exit code; wrong command lines, and what they say; values from
+files, standard input, to files and standard output; keys in hex; environment before default and flag
+before environment; a node that is not there; doctor on a sound node, on one without SSD and on one that
+loses what it persists (test build); fsck on a sound file, while it is open, after kill -9, and on damage of
+every kind of block; a preloaded allocator.
+
+Cannot show: how the node behaves under load (client_test.c, the demo).
+
+The last line is `N passed, N failed`.
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import daemon  # noqa: E402
+from daemon import Daemon, Failed, expect  # noqa: E402
+
+MIB = 1 << 20
+BLOCK = 4096
+folder = ""
+
+
+class Result:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, process):
+        self.code = process.returncode
+        self.out = process.stdout
+        self.err = process.stderr.decode(errors="replace")
+
+    @property
+    def text(self):
+        return self.out.decode(errors="replace")
+
+
+def forebay(*arguments, stdin=b"", env=None, node=None, model="m", code=0):
+    """Runs the command and checks its exit code."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+    if node is not None:
+        environment["FOREBAY_ADDRESS"] = "unix:" + node.socket_path
+    if model is not None:
+        environment["FOREBAY_MODEL"] = model
+    environment.update(env or {})
+    command = [os.path.join(folder, "forebay")] + list(arguments)
+    result = Result(subprocess.run(command, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment, timeout=60, check=False))
+    if code is not None:
+        expect(result.code == code, "%s: exit code %d, not %d: %s%s" %
+               (" ".join(arguments), result.code, code, result.text, result.err))
+    return result
+
+
+def has(text, *words):
+    for word in words:
+        expect(word in text, "'%s' is not in: %s" % (word, text))
+
+
+class Node(Daemon):
+    """A node with a small SSD tier."""
+
+    def __init__(self, home, *arguments, ssd=True, **how):
+        self.ssd_path = os.path.join(home, "forebay.ssd")
+        more = ["--ssd-path=" + home, "--ssd-cap=128MB", "--ssd-floor=0"] if ssd else []
+        super().__init__(home, *more, *arguments, **how)
+        if not self.wait_ready():
+            raise Failed("forebayd: " + self.log())
+
+
+def write_file(home, name, content):
+    path = os.path.join(home, name)
+    with open(path, "wb") as out:
+        out.write(content)
+    return path
+
+
+def read_file(path):
+    with open(path, "rb") as content:
+        return content.read()
+
+
+# ---- the command line --------------------------------------------------------------------------
+
+
+def test_help(_):
+    for word in ("--help", "-h", "help"):
+        has(forebay(word).text, "Usage: forebay COMMAND", "doctor", "fsck", "Exit codes")
+    for command in "put get exists rm ls wait bump status explain doctor fsck".split():
+        text = forebay(command, "--help").text
+        has(text, "Usage: forebay " + command, "--quiet", "Exit codes")
+        has(forebay("help", command).text, "Usage: forebay " + command)
+    has(forebay("put", "--help").text, "--upsert", "[FOREBAY_MODEL]", "[FOREBAY_ADDRESS]")
+
+
+def test_wrong_command_lines(_):
+    wrong = [
+        ([], "Usage"),
+        (["nonsense"], "unknown command 'nonsense'"),
+        (["get"], "usage: forebay get"),
+        (["get", "a", "b", "c"], "usage: forebay get"),
+        (["ls", "a"], "usage: forebay ls"),
+        (["get", "k", "--nonsense"], "unknown option '--nonsense'"),
+        (["get", "k", "-x"], "unknown option '-x'"),
+        (["get", "k", "--upsert"], "'get' does not take --upsert"),
+        (["get", "k", "--timeout"], "--timeout needs a value"),
+        (["get", "k", "--timeout", "5"], "--timeout '5'"),
+        (["get", "k", "--hex=1"], "--hex takes no value"),
+        (["get", "k", "--offset", "x"], "--offset 'x'"),
+        (["get", "k", "--length", "0"], "at least 1 byte"),
+        (["put", "k", "--persist", "never"], "default, off, evict, behind, through"),
+        (["put", "k", "--shm=maybe"], "auto, on, off"),
+        (["put", "k", "--depth", "70000"], "65535"),
+        (["put", "a", "b", "c"], "need a FILE behind each KEY"),
+        (["get", "xyz", "--hex"], "hex digits"),
+        (["get", "abc", "--hex"], "hex digits"),
+        (["get", ""], "1 to 1024 bytes"),
+        (["get", "k" * 1025], "1 to 1024 bytes"),
+    ]
+    for arguments, words in wrong:
+        has(forebay(*arguments, code=2).err, words)
+
+
+def test_no_namespace(home):
+    with Node(home, ssd=False) as node:
+        has(forebay("get", "k", node=node, model=None, code=2).err, "namespace", "--model", "FOREBAY_MODEL")
+
+
+def test_no_node(home):
+    nowhere = os.path.join(home, "nobody")
+    result = forebay("get", "k", "--socket", nowhere, code=4)
+    has(result.err, nowhere, "forebayd")
+    has(forebay("status", "--address", "tcp:127.0.0.1:1", code=4).err, "tcp:127.0.0.1:1", "refused")
+    has(forebay("status", "--address", "nonsense", code=2).err, "unix:/path")
+
+
+def test_flag_before_environment(home):
+    with Node(home, ssd=False) as node:
+        bad = {"FOREBAY_ADDRESS": "unix:/nowhere"}
+        forebay("status", env=bad, code=4)
+        forebay("status", "--socket", node.socket_path, env=bad)
+        forebay("status", "--address=unix:" + node.socket_path, env=bad)
+        forebay("put", "k", node=node, stdin=b"v")
+        forebay("get", "k", "--model", "other", node=node, code=3)
+        forebay("get", "k", "--salt", "other", node=node, code=3)
+        forebay("get", "k", env={"FOREBAY_SALT": "other"}, node=node, code=3)
+        forebay("get", "k", node=node)
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+def test_values(home):
+    value = os.urandom(3 * MIB + 17)
+    path = write_file(home, "value", value)
+    with Node(home) as node:
+        for way in (["--shm=on"], ["--shm=off"], ["--address", "tcp:" + node.field("listening", "tcp")]):
+            key = "k" + way[0] + way[-1]
+            has(forebay("put", key, path, *way, node=node).text, "OK")
+            has(forebay("put", key, path, *way, node=node).text, "EXISTS")
+            expect(forebay("get", key, *way, node=node).out == value, "other bytes")
+            back = os.path.join(home, "back")
+            forebay("get", key, back, *way, node=node)
+            expect(read_file(back) == value, "other bytes in the file")
+            part = forebay("get", key, "--offset=1MB", "--length=1000", *way, node=node).out
+            expect(part == value[MIB:MIB + 1000], "other bytes in the range")
+            expect(forebay("get", key, "--offset=4MB", *way, node=node).out == b"", "bytes behind the end")
+        forebay("put", "stdin", node=node, stdin=b"from a pipe")
+        forebay("put", "dash", "-", node=node, stdin=b"from a dash")
+        expect(forebay("get", "stdin", node=node).out == b"from a pipe", "stdin")
+        expect(forebay("get", "dash", "-", node=node).out == b"from a dash", "dash")
+        has(forebay("put", "stdin", "--upsert", node=node, stdin=b"newer").text, "OK")
+        expect(forebay("get", "stdin", node=node).out == b"newer", "upsert")
+        has(forebay("put", "empty", node=node, stdin=b"", code=1).err, "BAD_ARGUMENT")
+        has(forebay("put", "k", os.path.join(home, "absent"), node=node, code=1).err, "absent", "No such file")
+        has(forebay("get", "stdin", "/nowhere/x", node=node, code=1).err, "/nowhere/x")
+        has(forebay("get", "absent", node=node, code=3).err, "MISS", "no_record")
+
+
+def test_many_values_at_once(home):
+    words = []
+    for i in range(20):
+        words += ["key-%d" % i, write_file(home, "v%d" % i, b"%d" % i * 1000)]
+    with Node(home) as node:
+        expect(forebay("put", *words, node=node).text.count(": OK") == 20, "not all were stored")
+        for i in range(20):
+            expect(forebay("get", "key-%d" % i, node=node).out == b"%d" % i * 1000, "other bytes")
+
+
+def test_put_options(home):
+    with Node(home) as node:
+        has(forebay("put", "k", "--persist=through", node=node, stdin=b"v").text, "OK PERSISTED")
+        forebay("put", "h", "--persist=off", "--pin=hard", "--group=g", "--depth=3", "--will-return", node=node,
+                stdin=b"v")
+        has(forebay("wait", "h", node=node, code=1).err, "NOT_PERSISTED")
+        forebay("put", "o", "--one-shot", "--quiet", node=node, stdin=b"v")
+
+
+def test_keys_in_hex(home):
+    with Node(home) as node:
+        forebay("put", "00ff5c41", "--hex", node=node, stdin=b"v")
+        expect(forebay("get", "00FF5c41", "--hex", node=node).out == b"v", "hex")
+        expect(forebay("ls", node=node).text == "\\x00\\xff\\x5cA\n", "escapes: " + forebay("ls", node=node).text)
+        expect(forebay("ls", "--hex", node=node).text == "00ff5c41\n", "hex listing")
+        forebay("rm", "--hex", "00ff5c41", node=node)
+        forebay("put", "--", "--help", node=node, stdin=b"v")
+        expect(forebay("ls", node=node).text == "--help\n", "a key like an option")
+
+
+# ---- keys --------------------------------------------------------------------------------------
+
+
+def test_life_of_a_key(home):
+    with Node(home) as node:
+        forebay("exists", "k", node=node, code=3)
+        forebay("put", "k", node=node, stdin=b"value")
+        has(forebay("wait", "k", node=node).text, "k: OK")
+        result = forebay("exists", "k", "absent", node=node, code=3)
+        has(result.text, "k: yes", "ssd", "absent: no")
+        rows = json.loads(forebay("exists", "k", "absent", "--json", node=node, code=3).text)
+        expect(rows[0]["result"] == "OK" and rows[0]["ssd"] and rows[1]["result"] == "MISS", str(rows))
+        has(forebay("explain", "k", node=node).text, "present:", "bytes: 5")
+        found = json.loads(forebay("explain", "k", "--json", node=node).text)
+        expect(found["present"] and found["ssd"] and found["bytes"] == 5, str(found))
+        has(forebay("rm", "k", node=node).text, "k: OK")
+        has(forebay("rm", "k", node=node, code=3).err, "MISS")
+        has(forebay("get", "k", node=node, code=3).err, "removed")
+        has(forebay("explain", "k", node=node, code=3).text, "absent: removed")
+        expect(json.loads(forebay("explain", "k", "--json", node=node, code=3).text)["reason"] == "removed", "json")
+        has(forebay("explain", "never", node=node, code=3).text, "no_record", "reaches back")
+
+
+def test_bump(home):
+    with Node(home) as node:
+        forebay("put", "k", node=node, stdin=b"v")
+        has(forebay("bump", node=node).text, "epoch ")
+        forebay("get", "k", node=node, code=3)
+        expect(forebay("ls", node=node).text == "", "listed after a bump")
+
+
+def test_status(home):
+    with Node(home) as node:
+        has(forebay("status", node=node, model=None).text, "state ", "serving", "pool.bytes", "ssd.state")
+        status = json.loads(forebay("status", "--json", node=node, model=None).text)
+        expect(status["state"] == "serving" and status["pool"]["bytes"] == 32 * MIB, str(status))
+
+
+# ---- doctor ------------------------------------------------------------------------------------
+
+
+def test_doctor(home):
+    with Node(home) as node:
+        result = forebay("doctor", node=node, model=None)
+        has(result.text, "read them back through the device", "PASS")
+        expect("BROKEN" not in result.text, result.text)
+        expect(json.loads(forebay("doctor", "--json", node=node).text) == {"pass": True}, "json")
+        expect(forebay("ls", "--model", "forebay-doctor", node=node).text == "", "it left something behind")
+        expect(node.metric("forebay_get_hits_direct_total") >= 5, "nothing was read from the device")
+
+
+def test_doctor_without_ssd(home):
+    with Node(home, ssd=False) as node:
+        result = forebay("doctor", node=node, code=5)
+        has(result.text, "FAIL at: write them to SSD", "NOT_PERSISTED")
+        has(forebay("doctor", "--dram-only", node=node).text, "PASS")
+        verdict = json.loads(forebay("doctor", "--json", node=node, code=5).text)
+        expect(verdict["link"] == "write them to SSD" and not verdict["pass"], str(verdict))
+
+
+def test_doctor_on_a_broken_device(home):
+    if not forebayd_has("--io-fault"):
+        return
+    for script, link in (("read:8+:EIO", "read them back through the device"),
+                         ("write:12+:EIO", "write them to SSD")):
+        inner = os.path.join(home, script[:4])
+        os.mkdir(inner)
+        with Node(inner, "--io-fault=" + script) as node:
+            has(forebay("doctor", "--timeout=3s", node=node, code=5).text, "FAIL at: " + link)
+
+
+def forebayd_has(option):
+    text = subprocess.run([daemon.forebayd, "--help"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    return option in text
+
+
+# ---- fsck --------------------------------------------------------------------------------------
+
+
+def fill(node, home):
+    """Values of several sizes, some removed, some replaced, all on SSD."""
+    words = []
+    for i in range(30):
+        words += ["key-%d" % i, write_file(home, "v%d" % i, os.urandom(1000 + i * 30000))]
+    forebay("put", *words, "--persist=through", node=node)
+    forebay("rm", "key-3", "key-4", node=node)
+    forebay("put", "key-5", words[1], "--upsert", "--persist=through", node=node)
+
+
+def fsck(path, *options, code=0):
+    return json.loads(forebay("fsck", path, "--json", *options, code=code).text)
+
+
+def test_fsck_on_a_sound_file(home):
+    with Node(home) as node:
+        fill(node, home)
+        has(forebay("fsck", home, "--data").text, "a node has this file open", "clean")
+        expect(fsck(home)["in_use"], "the lock was not seen")
+        node.end()
+    found = fsck(node.ssd_path, "--data")
+    expect(found["clean"] and not found["in_use"], str(found))
+    expect(found["values"] >= 31 and found["parts_checked"] == found["values"], str(found))
+    expect(found["tombstones"] >= 2 and found["superblocks_good"] == 2, str(found))
+    has(forebay("fsck", home).text, "2 of 2 copies good", "clean")
+
+
+def test_fsck_after_kill(home):
+    with Node(home) as node:
+        fill(node, home)
+        node.process.send_signal(signal.SIGKILL)
+        node.process.wait()
+    found = fsck(home, "--data")
+    expect(found["clean"] and found["values"] >= 31, str(found))
+
+
+def blocks_with(path, magic):
+    """The numbers of all blocks that begin with these letters."""
+    content = read_file(path)
+    return [at // BLOCK for at in range(0, len(content), BLOCK) if content[at:at + 4] == magic]
+
+
+def damage(path, block, offset=100):
+    with open(path, "r+b") as out:
+        out.seek(block * BLOCK + offset)
+        old = out.read(1)
+        out.seek(block * BLOCK + offset)
+        out.write(bytes([old[0] ^ 0x40]))
+
+
+def test_fsck_finds_damage(home):
+    with Node(home) as node:
+        fill(node, home)
+        node.end()
+    sound = os.path.join(home, "sound")
+    shutil.copyfile(node.ssd_path, sound)
+    magics = set()
+    for block in range(os.path.getsize(sound) // BLOCK):
+        with open(sound, "rb") as content:
+            content.seek(block * BLOCK)
+            word = content.read(4)
+        if re.match(rb"FB[A-Z][A-Z]$", word):
+            magics.add(word)
+    expect({b"FBSB", b"FBSG", b"FBDE"} <= magics, "magics found: %s" % magics)
+    for magic in sorted(magics):
+        shutil.copyfile(sound, node.ssd_path)
+        damage(node.ssd_path, blocks_with(sound, magic)[0])
+        found = fsck(home, code=5)
+        expect(not found["clean"], "%s: %s" % (magic, found))
+    # A byte of a value is found only if the bytes are asked for.
+    shutil.copyfile(sound, node.ssd_path)
+    damage(node.ssd_path, blocks_with(sound, b"FBDE")[0] + 1)
+    expect(fsck(home)["clean"], "structures are whole")
+    expect(fsck(home, "--data", code=5)["bad_data"] == 1, "the wrong byte was not found")
+    # A header, both copies: the segment is lost.
+    shutil.copyfile(sound, node.ssd_path)
+    first = blocks_with(sound, b"FBSG")[0]
+    damage(node.ssd_path, first)
+    damage(node.ssd_path, first + 1)
+    expect(fsck(home, code=5)["lost_segments"] == 1, "the lost segment was not found")
+
+
+def test_fsck_of_something_else(home):
+    path = write_file(home, "x", os.urandom(MIB))
+    has(forebay("fsck", path, code=5).err, "no superblock is whole")
+    path = write_file(home, "y", b"")
+    has(forebay("fsck", path, code=5).err, "empty")
+    has(forebay("fsck", os.path.join(home, "absent"), code=1).err, "No such file")
+    has(forebay("fsck", code=2).err, "usage")
+
+
+# ---- an allocator that is not the usual one ----------------------------------------------------
+
+
+def test_preloaded_allocator(home):
+    found = glob.glob("/usr/lib/*/libjemalloc.so.2")
+    if not found or "asan" in folder:
+        return  # sanitizers bring an allocator of their own
+    preload = {"LD_PRELOAD": found[0]}
+    with Node(home, env=preload) as node:
+        forebay("put", "k", node=node, stdin=b"v" * 100000, env=preload)
+        expect(forebay("get", "k", node=node, env=preload).out == b"v" * 100000, "other bytes")
+        has(forebay("doctor", node=node, env=preload).text, "PASS")
+
+
+# ---- running -----------------------------------------------------------------------------------
+
+
+def main():
+    global folder
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 2
+    folder = os.path.abspath(sys.argv[1])
+    daemon.forebayd = os.path.join(folder, "forebayd")
+    wanted = sys.argv[2:]
+    base = os.environ.get("TEST_DIR", "/var/tmp")
+    passed = failed = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_") or (wanted and not any(w in name for w in wanted)):
+            continue
+        home = tempfile.mkdtemp(prefix="fb-", dir=base)
+        begun = time.monotonic()
+        try:
+            test(home)
+            passed += 1
+            print("ok      %-45s %5.1f s" % (name[5:], time.monotonic() - begun), flush=True)
+        except (Failed, OSError, ValueError, subprocess.SubprocessError) as error:
+            failed += 1
+            print("FAILED  %s: %s" % (name[5:], error), flush=True)
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
