@@ -180,6 +180,8 @@ static const struct metric metrics[] = {
     M("inline_puts_total", "{taken=\"no\"}", COUNTER, proto.inline_declined, NULL),
     M("leaf_mismatches_total", "", COUNTER, proto.leaf_mismatches,
       "puts whose bytes were not those of their leaves; none was stored"),
+    M("misreads_total", "", COUNTER, proto.misreads,
+      "parts that a reader found bad and that are good here"),
     M("releases_wanted_total", "", COUNTER, proto.releases_wanted,
       "puts that ended before their writer had committed"),
     M("cancels_total", "", COUNTER, proto.cancels, "operations that clients gave up"),

@@ -83,6 +83,7 @@ struct fb_proto_server_stats {
         value_bytes_out; /* over streams and inline; shared memory is the clients' */
     uint64_t inline_taken, inline_declined;
     uint64_t leaf_mismatches; /* puts whose bytes were not those of their leaves */
+    uint64_t misreads;        /* chunks that a reader found bad and that are good here */
     uint64_t breaches;        /* sessions ended by ERROR PROTOCOL or UNSUPPORTED */
     uint64_t releases_wanted;
     uint64_t cancels;

@@ -466,6 +466,58 @@ void fb_session_piece_sent(struct fb_slot *slot, uint64_t now_ns, unsigned chunk
 
 /* ---- CHUNK_DONE, GET_DONE ---- */
 
+/* The hash of one leaf of a chunk, which begins at *off; moves *off behind it. */
+static uint64_t own_leaf(struct fb_slot *slot, unsigned i, uint32_t *off)
+{
+    struct fb_proto_server *server = slot->session->server;
+    uint32_t left = (uint32_t)fb_min_u64(FB_LEAF_BYTES, slot->op.chunk[i].part_bytes - *off);
+    fb_hash_begin(&slot->leaf, 0);
+    while (left > 0) {
+        struct fb_io_vec run;
+        uint32_t from = *off;
+        size_t runs = fb_shard_chunk_runs(server->config.shard, &slot->op, i, &from, &run, 1);
+        FB_ASSERT(runs == 1);
+        uint32_t step = (uint32_t)fb_min_u64(run.len, left);
+        fb_hash_add(&slot->leaf, server->config.pool + run.off, step);
+        *off += step;
+        left -= step;
+    }
+    return fb_hash_finish(&slot->leaf);
+}
+
+/* True if the node's own copy of a part is that of its root. Costs a pass over the part. */
+static bool own_copy_fits(struct fb_slot *slot, unsigned i)
+{
+    const struct fb_chunk *chunk = &slot->op.chunk[i];
+    struct fb_identity identity;
+    fb_session_identify(slot, &identity);
+    identity.part = chunk->part;
+    identity.part_bytes = chunk->part_bytes;
+    struct fb_root root;
+    fb_root_begin(&root, &identity);
+    for (uint32_t off = 0; off < chunk->part_bytes;)
+        fb_root_add_leaf(&root, own_leaf(slot, i, &off));
+    return fb_root_finish(&root) == chunk->root;
+}
+
+/*
+ * The reader found another root. Where the node's own copy is good the fault is the wire's or the
+ * reader's, and one broken client must not empty the store: the get is a miss, the value stays.
+ */
+static void chunk_is_bad(struct fb_slot *slot, uint64_t now_ns, unsigned i)
+{
+    struct fb_proto_server *server = slot->session->server;
+    bool is_done = (slot->flags & FB_SLOT_DONE) != 0;
+    if (is_done || !slot->chunk[i].out || server->config.pool == NULL || !own_copy_fits(slot, i)) {
+        release(slot, now_ns, i, !is_done);
+        return;
+    }
+    server->stats.misreads++;
+    slot->flags |= FB_SLOT_MISREAD;
+    fb_shard_cancel(server->config.shard, now_ns, &slot->op);
+    release(slot, now_ns, i, false);
+}
+
 bool fb_session_on_chunk_done(struct fb_proto_session *session, uint64_t now_ns,
                               const struct fb_wire_header *header, struct fb_reader *reader)
 {
@@ -487,7 +539,10 @@ bool fb_session_on_chunk_done(struct fb_proto_session *session, uint64_t now_ns,
         return true;
     }
     chunk->owed = false;
-    release(slot, now_ns, message.slot, (header->flags & FB_FRAME_BAD) != 0);
+    if ((header->flags & FB_FRAME_BAD) != 0)
+        chunk_is_bad(slot, now_ns, message.slot);
+    else
+        release(slot, now_ns, message.slot, false);
     fb_session_settle(slot);
     fb_server_drain(session->server, now_ns);
     return true;
@@ -505,6 +560,10 @@ bool fb_session_tell_get_done(struct fb_slot *slot)
         .value_bytes = slot->op.value_bytes,
         .generation = slot->op.generation,
     };
+    if ((slot->flags & FB_SLOT_MISREAD) != 0) {
+        done.result = FB_MISS;
+        done.reason = FB_REASON_BAD_CHECKSUM;
+    }
     fb_wire_get_done_encode(&writer, &done);
     fb_session_frame_end(slot->session, &writer, FB_MSG_GET_DONE, 0, slot->id);
     return true;

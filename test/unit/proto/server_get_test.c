@@ -119,6 +119,7 @@ static void test_bad_chunk(void **state)
     send_get(6, "a", 0, UINT64_MAX);
     struct fb_msg_chunk first = EXPECT(CHUNK, chunk, 6);
     struct fb_msg_chunk second = EXPECT(CHUNK, chunk, 6);
+    fake.pool[fb_wire_run_at(first.runs, 0).off] ^= 1; /* it is bad here too */
     send_chunk_done(6, first.slot, true);
     struct fb_msg_get_done done = EXPECT(GET_DONE, get_done, 6);
     assert_true(done.result == FB_MISS && done.reason == FB_REASON_BAD_CHECKSUM);
@@ -129,6 +130,30 @@ static void test_bad_chunk(void **state)
     assert_int_equal(fb_proto_session_open_ops(session), 0);
     send_chunk_done(6, second.slot, false);
     expect_error("CHUNK_DONE.slot");
+}
+
+static void test_misread_chunk_costs_no_value(void **state)
+{
+    (void)state;
+    start();
+    fill_value(15);
+    uint64_t bytes = 2 * FAKE_CHUNK_BYTES - 5;
+    send_put(5, "a", bytes, NULL, 0);
+    send_commit(5, fill_grant(5, bytes), bytes);
+    EXPECT(PUT_DONE, put_done, 5);
+    send_get(6, "a", 0, UINT64_MAX);
+    struct fb_msg_chunk first = EXPECT(CHUNK, chunk, 6);
+    struct fb_msg_chunk second = EXPECT(CHUNK, chunk, 6);
+    send_chunk_done(6, second.slot, true); /* the reader is wrong */
+    struct fb_msg_get_done done = EXPECT(GET_DONE, get_done, 6);
+    assert_true(done.result == FB_MISS && done.reason == FB_REASON_BAD_CHECKSUM);
+    assert_int_equal(fake.bad_releases, 0);
+    send_chunk_done(6, first.slot, true); /* late: nothing is asked any more */
+    assert_int_equal(fake.bad_releases, 0);
+    assert_int_equal(fb_proto_session_open_ops(session), 0);
+    struct fb_proto_server_stats stats;
+    fb_proto_server_stats(server, &stats);
+    assert_int_equal(stats.misreads, 1);
 }
 
 static void test_bad_bytes_are_never_sent_inline(void **state)
@@ -375,6 +400,7 @@ int main(void)
         STREAM(test_get_over_a_stream),
         STREAM(test_ranges_over_a_stream),
         SHM(test_bad_chunk),
+        SHM(test_misread_chunk_costs_no_value),
         STREAM(test_bad_bytes_are_never_sent_inline),
         STREAM(test_get_cancelled_in_the_middle_of_a_chunk),
         STREAM(test_chunk_done_before_its_data),
