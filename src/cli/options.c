@@ -50,7 +50,8 @@ const struct fb_cli_command fb_cli_commands[] = {
     {"rm", RM, "KEY...", 1, MANY, "remove keys",
      "A removed key does not come back, also not by a crash.", fb_cli_rm},
     {"ls", LS, "", 0, 0, "list the keys of the namespace",
-     "In no order. Bytes that cannot be printed are written as \\xNN; --hex prints all keys in "
+     "In no order; a key that moves between tiers meanwhile may be printed twice. Bytes that "
+     "cannot be printed are written as \\xNN; --hex prints all keys in "
      "hex.",
      fb_cli_ls},
     {"wait", WAIT, "KEY...", 1, MANY, "wait until keys are on SSD",
