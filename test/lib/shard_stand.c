@@ -43,6 +43,15 @@ static void fill_config(struct stand *stand)
     assert_int_equal(result, 0);
 }
 
+static void on_boundary(void *context, const struct fb_sim *sim, uint64_t boundary)
+{
+    struct stand *stand = context;
+    (void)sim;
+    (void)boundary;
+    if (stand->cut_at != 0 && --stand->cut_at == 0)
+        stand->is_cut = true;
+}
+
 static void fill_device(struct stand *stand)
 {
     struct fb_sim_config *device = &stand->device;
@@ -50,6 +59,8 @@ static void fill_device(struct stand *stand)
         device->seed = 1;
     device->arena_bytes = stand->config.pool_bytes;
     device->device_count = 1;
+    device->boundary = on_boundary;
+    device->boundary_context = stand;
     if (device->device_bytes[0] == 0)
         device->device_bytes[0] = fb_max_u64(stand->config.log.capacity_bytes, FB_MIB(16));
     if (device->unflushed_pages_max == 0)
@@ -68,14 +79,13 @@ static void fill_device(struct stand *stand)
 static void start_shard(struct stand *stand)
 {
     struct fb_region region;
-    memset(stand->memory, 0xa5, stand->memory_bytes);
     fb_region_init(&region, stand->memory, stand->memory_bytes);
     stand->shard = fb_shard_init(&stand->config, &region, stand->meta);
     fb_shard_pool_faulted(stand->shard, stand->config.pool_bytes);
     fb_shard_start(stand->shard, stand->now_ns, WALL_MS + stand->now_ns / FB_MS_NS, false);
     for (unsigned i = 0; i < STAND_PEERS; i++)
         fb_shard_peer_open(stand->shard, &stand->peers[i]);
-    memset(stand->ops, 0, STAND_OPS * sizeof(*stand->ops));
+    memset(stand->ops, 0, stand->ops_max * sizeof(*stand->ops));
     stand->next_op = 0;
 }
 
@@ -107,7 +117,9 @@ void stand_open(struct stand *stand)
         stand->deadline_ns = DEADLINE_NS;
     stand->memory_bytes = fb_shard_footprint(&stand->config);
     stand->memory = aligned_alloc(FB_PAGE_BYTES, fb_align_up(stand->memory_bytes, FB_PAGE_BYTES));
-    stand->ops = malloc(STAND_OPS * sizeof(*stand->ops));
+    if (stand->ops_max == 0)
+        stand->ops_max = STAND_OPS;
+    stand->ops = malloc(stand->ops_max * sizeof(*stand->ops));
     assert_true(stand->memory != NULL && stand->ops != NULL);
     assert_int_equal(fb_sim_open(&stand->device, &stand->sim), 0);
     fb_sim_advance(stand->sim, stand->now_ns);
@@ -127,6 +139,8 @@ void stand_close(struct stand *stand)
 
 void stand_crash(struct stand *stand, enum fb_sim_cut cut, uint64_t seed)
 {
+    stand->cut_at = 0;
+    stand->is_cut = false;
     fb_sim_power_cut(stand->sim, cut, seed);
     memset(stand->meta, 0xdb, stand->meta_bytes);
     stand->now_ns += FB_MS_NS;
@@ -322,8 +336,11 @@ static bool pump_once(struct stand *stand)
     for (struct fb_op *op; (op = fb_shard_take_event(stand->shard, &events)) != NULL; moved = true)
         on_event(stand, (struct stand_op *)op, events);
     for (struct fb_io_req *req; (req = fb_shard_take_io(stand->shard, stand->now_ns)) != NULL;
-         moved = true)
+         moved = true) {
         fb_io_submit(io, req);
+        if (stand->is_cut)
+            return false;
+    }
     if (fb_shard_next_ns(stand->shard) <= stand->now_ns) {
         fb_shard_tick(stand->shard, stand->now_ns, WALL_MS + stand->now_ns / FB_MS_NS);
         moved = true;
@@ -335,7 +352,7 @@ static bool pump_once(struct stand *stand)
 
 void stand_pump(struct stand *stand)
 {
-    for (unsigned rounds = 0; pump_once(stand); rounds++)
+    for (unsigned rounds = 0; !stand->is_cut && pump_once(stand); rounds++)
         assert_true(rounds < ROUNDS_MAX);
 }
 
@@ -352,7 +369,7 @@ void stand_run(struct stand *stand, uint64_t ns)
 {
     uint64_t end = stand->now_ns + ns;
     stand_pump(stand);
-    while (stand->now_ns < end)
+    while (stand->now_ns < end && !stand->is_cut)
         step(stand, end);
 }
 
@@ -360,7 +377,7 @@ int stand_result(struct stand *stand, struct stand_op *op)
 {
     uint64_t limit = fb_add_saturated(op->op.deadline_ns, GRACE_NS);
     stand_pump(stand);
-    while (!op->done) {
+    while (!op->done && !stand->is_cut) {
         assert_true(stand->now_ns < limit);
         step(stand, limit);
     }
@@ -371,7 +388,7 @@ int stand_end(struct stand *stand, struct stand_op *op)
 {
     int result = stand_result(stand, op);
     uint64_t limit = stand->now_ns + SETTLE_NS;
-    while (!op->closed) {
+    while (!op->closed && !stand->is_cut) {
         assert_true(stand->now_ns < limit);
         step(stand, limit);
     }
@@ -396,11 +413,11 @@ struct stand_op *stand_prepare(struct stand *stand, enum fb_op_kind kind, unsign
                                uint64_t key)
 {
     for (unsigned tries = 0; stand->ops[stand->next_op].used; tries++) {
-        assert_true(tries < STAND_OPS);
-        stand->next_op = (stand->next_op + 1) % STAND_OPS;
+        assert_true(tries < stand->ops_max);
+        stand->next_op = (stand->next_op + 1) % stand->ops_max;
     }
     struct stand_op *op = &stand->ops[stand->next_op];
-    stand->next_op = (stand->next_op + 1) % STAND_OPS;
+    stand->next_op = (stand->next_op + 1) % stand->ops_max;
     memset(op, 0, sizeof(*op));
     op->used = true;
     op->key = key;

@@ -17,7 +17,7 @@
 #include "io/sim.h"
 
 #define STAND_PEERS     64
-#define STAND_OPS       16384
+#define STAND_OPS       16384 /* at once, by default */
 #define STAND_KEY_BYTES 32
 #define STAND_RUNS      1024
 
@@ -56,9 +56,12 @@ struct stand {
     uint8_t id[16];
     struct fb_secret secret;
     struct stand_op *ops;
+    uint32_t ops_max; /* 0: STAND_OPS */
     uint32_t next_op;
     uint64_t versions;
     bool audits; /* after every event */
+    uint64_t cut_at; /* the power goes at this I/O boundary of the device, counted from now; 0: never */
+    bool is_cut;     /* it is gone: every wait ends at once, until stand_crash() */
 };
 
 /* Fills what is 0 in stand->config and stand->device with small defaults, opens the device, starts

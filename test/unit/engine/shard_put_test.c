@@ -12,7 +12,7 @@
 
 #define KIB(n) FB_KIB(n)
 
-static void open_rig(struct stand *stand, bool device)
+static void open_stand(struct stand *stand, bool device)
 {
     memset(stand, 0, sizeof(*stand));
     stand->config.devices = device;
@@ -33,7 +33,7 @@ static void test_a_duplicate_waits_and_exists(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiters[8];
@@ -60,7 +60,7 @@ static void test_the_first_waiter_follows_a_dead_writer(void **state)
     (void)state;
     for (int proven = 0; proven < 2; proven++) {
         static struct stand stand;
-        open_rig(&stand, true);
+        open_stand(&stand, true);
         struct stand_op *writer =
             stand_put_as(&stand, STAND_STOPPED, 0, 1, KIB(64), 0, FB_PERSIST_DEFAULT);
         struct stand_op *first =
@@ -87,7 +87,7 @@ static void test_an_upsert_waits_its_turn(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *upsert = stand_put(&stand, 1, 1, 9000, FB_PUT_UPSERT, FB_PERSIST_DEFAULT);
@@ -105,7 +105,7 @@ static void test_the_same_key_twice_from_one_peer(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *ops[6];
     for (unsigned i = 0; i < 6; i++)
         ops[i] = stand_put(&stand, 0, i / 2, 5000, 0, FB_PERSIST_DEFAULT);
@@ -119,7 +119,7 @@ static void test_a_peer_goes_with_writer_and_waiters(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *mine[4];
     for (unsigned i = 0; i < 4; i++)
         mine[i] = stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
@@ -137,7 +137,7 @@ static void test_expiry_revokes_and_keeps_the_memory(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, KIB(32), 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, KIB(32), 0, FB_PERSIST_DEFAULT);
@@ -166,7 +166,7 @@ static void test_a_deadline_ends_a_put_in_every_state(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     stand.deadline_ns = FB_SEC_NS;
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, FB_MIB(3), 0, FB_PERSIST_DEFAULT);
@@ -194,7 +194,7 @@ static void test_cancel_in_every_state(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, FB_MIB(3), 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, 5000, 0, FB_PERSIST_DEFAULT);
@@ -220,7 +220,7 @@ static void test_a_release_gives_a_grant_up(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, 5000, 0, FB_PERSIST_DEFAULT);
@@ -236,7 +236,7 @@ static void test_a_commit_of_another_grant_is_late(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     uint64_t root = 1;
@@ -257,7 +257,7 @@ static void test_a_remove_kills_the_attempt_in_flight(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, 5000, 0, FB_PERSIST_DEFAULT);
@@ -276,7 +276,7 @@ static void test_a_liar_is_found_before_its_bytes_are_used(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     uint64_t honest = stand_must_put(&stand, 2, 5000);
     struct stand_op *liar = stand_put_as(&stand, STAND_LYING, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     assert_int_equal(stand_end(&stand, liar), FB_OK);
@@ -297,7 +297,7 @@ static void test_more_than_the_pool_in_one_go(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     stand.audits = false;
     enum {
         COUNT = 1024
@@ -322,7 +322,7 @@ static void test_two_thirds_of_the_pool_each(void **state)
     (void)state;
     for (int device = 0; device < 2; device++) {
         static struct stand stand;
-        open_rig(&stand, device);
+        open_stand(&stand, device);
         uint64_t bytes = fb_shard_value_bytes_max(stand.shard) * 2 / 3;
         struct stand_op *a =
             stand_put_as(&stand, STAND_STOPPED, 0, 1, bytes, 0, FB_PERSIST_DEFAULT);
@@ -344,7 +344,7 @@ static void test_batches_in_opposite_order(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     stand.audits = false;
     stand.deadline_ns = 300 * FB_SEC_NS;
     enum {
@@ -372,7 +372,7 @@ static void test_batches_of_a_pool_each(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     stand.audits = false;
     stand.deadline_ns = 300 * FB_SEC_NS;
     enum {
@@ -395,7 +395,7 @@ static void test_fairness(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     stand.audits = false;
     stand.deadline_ns = 300 * FB_SEC_NS;
     enum {
@@ -433,7 +433,7 @@ static void test_a_flood_does_not_keep_others_out(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     stand.audits = false;
     enum {
         COUNT = 2048
@@ -456,7 +456,7 @@ static void test_a_peer_takes_half_at_most(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     struct stand_op *greedy[16];
     for (unsigned i = 0; i < 16; i++)
         greedy[i] = stand_put_as(&stand, STAND_STOPPED, 0, i, FB_MIB(1), 0, FB_PERSIST_DEFAULT);
@@ -524,7 +524,7 @@ static void test_nowait_breaks_the_promise(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
     fb_bug_mask = UINT64_C(1) << FB_BUG_BREAK_NOWAIT;
     unsigned busy = 0;
     for (unsigned i = 0; i < 200; i++)
@@ -539,7 +539,8 @@ static void test_a_forgotten_waiter_hangs(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, true);
+    open_stand(&stand, true);
+    stand.audits = false; /* the audit finds it at once */
     fb_bug_mask = UINT64_C(1) << FB_BUG_WAITER_NOT_FREED;
     stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, 5000, 0, FB_PERSIST_DEFAULT);
@@ -553,7 +554,7 @@ static void test_a_stale_attempt_puts_its_bytes_in(void **state)
 {
     (void)state;
     static struct stand stand;
-    open_rig(&stand, false);
+    open_stand(&stand, false);
     struct stand_op *writer =
         stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
     struct stand_op *waiter = stand_put(&stand, 1, 1, 5000, 0, FB_PERSIST_DEFAULT);
