@@ -136,13 +136,11 @@ size_t fb_log_meta_footprint(const struct fb_log_config *config)
 
 static void init_lists(struct fb_log *log)
 {
-    struct fb_list *lists[] = {&log->privileged,  &log->queues[0],
-                               &log->queues[1],   &log->sending,
-                               &log->resend,      &log->no_space,
-                               &log->ended,       &log->parked,
-                               &log->tickets,     &log->covered,
-                               &log->misses,      &log->free_batches,
-                               &log->free_slices, &log->recover.stage_waits};
+    struct fb_list *lists[] = {&log->copies,       &log->tombstones,  &log->queues[0],
+                               &log->queues[1],    &log->sending,     &log->resend,
+                               &log->no_space,     &log->ended,       &log->parked,
+                               &log->tickets,      &log->covered,     &log->misses,
+                               &log->free_batches, &log->free_slices, &log->recover.stage_waits};
     _Static_assert(FB_LOG_CLASSES == 2, "a queue for each class");
     for (size_t i = 0; i < FB_ARRAY_COUNT(lists); i++)
         fb_list_init(lists[i]);
@@ -239,8 +237,10 @@ void fb_log_append(struct fb_log *log, uint64_t now_ns, struct fb_log_item *item
         log->owner.durable(log->owner.ctx, item, log->is_fenced ? FB_IO : FB_SHUTTING_DOWN);
     } else if (is_tomb && FB_BUG(FB_BUG_TOMBSTONE_LOST)) {
         log->owner.durable(log->owner.ctx, item, FB_OK);
-    } else if (is_tomb || fb_log_is_copy(log, &item->record)) {
-        fb_list_push_back(&log->privileged, &item->link);
+    } else if (is_tomb) {
+        fb_list_push_back(&log->tombstones, &item->link);
+    } else if (fb_log_is_copy(log, &item->record)) {
+        fb_list_push_back(&log->copies, &item->link);
     } else {
         fb_list_push_back(&log->queues[item->record.class_hint], &item->link);
     }
@@ -249,9 +249,9 @@ void fb_log_append(struct fb_log *log, uint64_t now_ns, struct fb_log_item *item
 
 bool fb_log_cancel(struct fb_log *log, struct fb_log_item *item)
 {
-    for (uint32_t q = 0; q <= FB_LOG_CLASSES; q++) {
-        struct fb_list *queue = q < FB_LOG_CLASSES ? &log->queues[q] : &log->privileged;
-        FB_LIST_FOREACH (link, queue) {
+    struct fb_list *queues[] = {&log->copies, &log->tombstones, &log->queues[0], &log->queues[1]};
+    for (size_t q = 0; q < FB_ARRAY_COUNT(queues); q++) {
+        FB_LIST_FOREACH (link, queues[q]) {
             if (link == &item->link) {
                 fb_list_remove(link);
                 return true;
@@ -315,8 +315,8 @@ static bool is_busy(const struct fb_log *log)
     if (log->is_flushing || log->is_growing || log->meta_out > 0 || log->reads_out > 0 ||
         log->batches_out > 0 || log->scan != NULL || log->names.request != NULL)
         return true;
-    const struct fb_list *lists[] = {&log->privileged, &log->queues[0], &log->queues[1],
-                                     &log->tickets, &log->parked};
+    const struct fb_list *lists[] = {&log->copies,    &log->tombstones, &log->queues[0],
+                                     &log->queues[1], &log->tickets,    &log->parked};
     for (size_t i = 0; i < FB_ARRAY_COUNT(lists); i++) {
         if (!fb_list_is_empty(lists[i]))
             return true;
@@ -370,6 +370,7 @@ static void tell(struct fb_log *log)
 static bool pump_once(struct fb_log *log)
 {
     bool moved = fb_log_read_pump(log);
+    moved = fb_log_free_pump(log) || moved;
     moved = fb_log_send_pump(log) || moved;
     moved = fb_log_super_pump(log) || moved;
     moved = fb_log_segment_pump(log) || moved;
@@ -418,6 +419,8 @@ uint64_t fb_log_next_ns(const struct fb_log *log)
     uint64_t next = UINT64_MAX;
     if (log->retry_ns != 0)
         next = log->retry_ns;
+    if (log->free_op.retry_ns != 0)
+        next = fb_min_u64(next, log->free_op.retry_ns);
     if (log->phase != FB_LOG_PHASE_SERVING || log->is_fenced)
         return next;
     next = fb_min_u64(next, fb_log_append_next_ns(log));

@@ -280,42 +280,34 @@ void fb_log_batch_free(struct fb_log *log, struct fb_log_batch *batch)
 
 /* ---- placing ---- */
 
+/* True if an open segment may take an item. */
+static bool may_take(const struct fb_log_writer *writer, enum fb_log_claim claim)
+{
+    return writer != NULL && (writer->rescue_of == 0 || claim == FB_LOG_CLAIM_COPY);
+}
+
 /* The open writer where an item goes, opening one if need be; NULL if there is none now. */
 static struct fb_log_writer *writer_for(struct fb_log *log, uint32_t class_hint,
-                                        uint32_t reserve_segments, bool is_privileged)
+                                        enum fb_log_claim claim)
 {
     if (log->open[class_hint] == NULL)
-        log->open[class_hint] = fb_log_writer_open(log, class_hint, reserve_segments);
-    if (log->open[class_hint] != NULL || !is_privileged)
+        log->open[class_hint] = fb_log_writer_open(log, class_hint, claim);
+    if (may_take(log->open[class_hint], claim))
         return log->open[class_hint];
-    /* What reclaim waits for takes any open segment. */
-    for (uint32_t i = 0; i < log->classes; i++) {
-        if (log->open[i] != NULL)
+    /* What others wait for takes any open segment. */
+    for (uint32_t i = 0; claim != FB_LOG_CLAIM_VALUE && i < log->classes; i++) {
+        if (may_take(log->open[i], claim))
             return log->open[i];
     }
     return NULL;
 }
 
-/*
- * How many free segments an item must leave. The last one belongs to the tombstones that a reclaim
- * copies forward: they always fit in one, and their old segment comes back for it. If removes could
- * take it, no segment could be given up any more.
- */
-static uint32_t reserve_of(struct fb_log *log, const struct fb_log_item *item,
-                           bool is_privileged)
-{
-    if (!is_privileged)
-        return log->config.reserve_segments;
-    return fb_log_tomb_copy_of(log, item) != NULL ? 0 : 1;
-}
-
 /* Places an item, or says that it must wait. */
-static bool place(struct fb_log *log, struct fb_log_item *item, bool is_privileged)
+static bool place(struct fb_log *log, struct fb_log_item *item, enum fb_log_claim claim)
 {
     uint32_t class_hint = item->record.class_hint < log->classes ? item->record.class_hint : 0;
-    uint32_t reserve = reserve_of(log, item, is_privileged);
     for (unsigned tries = 0; tries < FB_LOG_WRITERS * 2; tries++) {
-        struct fb_log_writer *writer = writer_for(log, class_hint, reserve, is_privileged);
+        struct fb_log_writer *writer = writer_for(log, class_hint, claim);
         if (writer == NULL) {
             log->is_waiting_for_segment = true;
             return false;
@@ -339,22 +331,15 @@ static bool place(struct fb_log *log, struct fb_log_item *item, bool is_privileg
     return false;
 }
 
-/* True if a queued tombstone of the owner must wait until others are dropped. */
-static bool is_over_tombs(struct fb_log *log, const struct fb_log_item *item)
-{
-    return item->record.kind == FB_LOG_TOMB && log->tombs >= log->config.tombs_max &&
-           fb_log_tomb_copy_of(log, item) == NULL;
-}
-
 /* Places a queue's items from its front; true if any was placed. */
-static bool place_queue(struct fb_log *log, struct fb_list *queue, bool is_privileged)
+static bool place_queue(struct fb_log *log, struct fb_list *queue, enum fb_log_claim claim)
 {
     bool moved = false;
     FB_LIST_FOREACH_SAFE (link, following, queue) {
         struct fb_log_item *item = FB_LIST_ITEM(link, struct fb_log_item, link);
-        if (is_privileged && is_over_tombs(log, item))
-            continue; /* a copy behind it may be what makes room */
-        if (!place(log, item, is_privileged))
+        if (claim == FB_LOG_CLAIM_TOMB && log->tombs >= log->config.tombs_max)
+            break; /* reclaim makes room */
+        if (!place(log, item, claim))
             break;
         moved = true;
     }
@@ -417,9 +402,10 @@ bool fb_log_append_pump(struct fb_log *log)
     if (log->phase != FB_LOG_PHASE_SERVING || log->is_fenced)
         return false;
     log->is_waiting_for_segment = false;
-    bool moved = place_queue(log, &log->privileged, true);
+    bool moved = place_queue(log, &log->copies, FB_LOG_CLAIM_COPY);
+    moved = place_queue(log, &log->tombstones, FB_LOG_CLAIM_TOMB) || moved;
     for (uint32_t i = 0; i < FB_LOG_CLASSES; i++)
-        moved = place_queue(log, &log->queues[i], false) || moved;
+        moved = place_queue(log, &log->queues[i], FB_LOG_CLAIM_VALUE) || moved;
     moved = close_due_batches(log) || moved;
     for (uint32_t i = 0; i < FB_LOG_WRITERS; i++)
         moved = prove(log, &log->writers[i]) || moved;
@@ -442,11 +428,11 @@ uint64_t fb_log_append_next_ns(const struct fb_log *log)
 
 void fb_log_fail_queued(struct fb_log *log, int result)
 {
-    for (uint32_t q = 0; q <= FB_LOG_CLASSES; q++) {
-        struct fb_list *queue = q < FB_LOG_CLASSES ? &log->queues[q] : &log->privileged;
+    struct fb_list *queues[] = {&log->copies, &log->tombstones, &log->queues[0], &log->queues[1]};
+    for (size_t q = 0; q < FB_ARRAY_COUNT(queues); q++) {
         struct fb_list taken;
         fb_list_init(&taken);
-        fb_list_append(&taken, queue);
+        fb_list_append(&taken, queues[q]);
         struct fb_link *link;
         while ((link = fb_list_pop_front(&taken)) != NULL) {
             struct fb_log_item *item = FB_LIST_ITEM(link, struct fb_log_item, link);

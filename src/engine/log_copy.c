@@ -142,8 +142,7 @@ bool fb_log_tomb_copy(struct fb_log *log, const struct fb_log_record *record,
         copy->item.vec_count = 0;
         copy->item.urgent = true;
         fb_link_init(&copy->item.link);
-        /* Before the owner's: they may have the last free segment, see fb_log_writer_open(). */
-        fb_list_push_front(&log->privileged, &copy->item.link);
+        fb_list_push_back(&log->copies, &copy->item.link);
         log->reclaim.tombs_copying++;
         return true;
     }

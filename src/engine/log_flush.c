@@ -83,7 +83,7 @@ void fb_log_flush_done(struct fb_log *log, int64_t result)
             outcome = -EIO; /* a flush failed since, and may have lost what this one stands for */
         ticket->done(log, ticket, outcome);
     }
-    if (result < 0)
+    if (result < 0 && !fb_log_is_no_space(result))
         fb_log_count_error(log);
 }
 

@@ -343,7 +343,7 @@ void fb_log_format_header_put(void *block, const uint8_t *device_id,
     fb_writer_u32(&writer, header->map_version);
     fb_writer_u32(&writer, header->window_blocks);
     fb_writer_u32(&writer, header->boot);
-    fb_writer_u32(&writer, 0);
+    fb_writer_u32(&writer, header->rescue);
     end_body(&writer, HEADER_MAGIC, device_id, HEADER_BYTES);
 }
 
@@ -365,7 +365,7 @@ enum fb_log_block fb_log_format_header_get(const void *block, const uint8_t *dev
     header->map_version = fb_reader_u32(&reader);
     header->window_blocks = fb_reader_u32(&reader);
     header->boot = fb_reader_u32(&reader);
-    fb_log_format_zeros(&reader, sizeof(uint32_t));
+    header->rescue = fb_reader_u32(&reader);
     if (header->segment != segment || header->block != at)
         return FB_LOG_BLOCK_FOREIGN;
     bool fits = (header->state == FB_LOG_HEADER_FREE || header->state == FB_LOG_HEADER_OPEN) &&

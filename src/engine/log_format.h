@@ -186,6 +186,7 @@ struct fb_log_header {
     uint32_t map_version;
     uint32_t window_blocks;
     uint32_t boot;
+    uint32_t rescue; /* incarnation of the segment whose records it was opened to take; 0 none */
 };
 
 /* Encodes one copy of a segment's header. */

@@ -43,6 +43,7 @@
 #define FB_LOG_META_WRITE_PIECE FB_KIB(256)
 #define FB_LOG_TRIES_MAX        8  /* a request that makes no progress is resumed so often */
 #define FB_LOG_READ_RETRIES     2  /* a short read of a value is repeated so often */
+#define FB_LOG_HEADER_READS     4  /* until two readings of a header agree */
 #define FB_LOG_REREADS          2  /* a block that looks bad is read again so often */
 #define FB_LOG_GROW_AHEAD       1  /* free segments beyond the reserve that are kept ready */
 #define FB_LOG_FREE_AHEAD       2  /* reclaim begins when so many beyond the reserve are left */
@@ -109,6 +110,7 @@ enum fb_log_segment_state {
     FB_LOG_SEG_RECLAIM, /* being given up */
     FB_LOG_SEG_FREEING, /* given up; FREE header under way */
     FB_LOG_SEG_LOST,    /* found without a header that counts */
+    FB_LOG_SEG_RESCUE,  /* at start: a rescue that is not looked at yet */
     FB_LOG_SEG_STUCK,   /* given up, but could not be made free: its record must outlive it */
     FB_LOG_SEG_SPARE    /* free, by one copy of its header: not used again in this run */
 };
@@ -135,6 +137,7 @@ struct fb_log_segment {
 /* Which record in force names a segment last. */
 struct fb_log_fate {
     uint32_t dead_incarnation; /* highest one named by a record in force; 0 none */
+    uint32_t rescue;           /* of its header: incarnation of the segment that it was to take */
     uint32_t ring_block;       /* where that record is */
     uint32_t ring_count;
 };
@@ -228,6 +231,13 @@ struct fb_log_slice {
     struct fb_io_vec vec[FB_LOG_SLICE_VECS];
 };
 
+/* What an item may claim when segments are short. */
+enum fb_log_claim {
+    FB_LOG_CLAIM_VALUE,
+    FB_LOG_CLAIM_TOMB,
+    FB_LOG_CLAIM_COPY
+};
+
 enum fb_log_writer_state {
     FB_LOG_WRITER_IDLE,
     FB_LOG_WRITER_OPEN,
@@ -256,6 +266,7 @@ struct fb_log_writer {
     uint8_t class_hint;
     bool is_header_written; /* so that the next flush covers it */
     bool is_broken;
+    uint32_t rescue_of; /* incarnation of the victim whose copies alone may go here; 0 none */
 };
 
 /* ---- reading the records of a segment ---- */
@@ -346,7 +357,9 @@ struct fb_log_walker {
     bool is_hashing;
     /* recovery's */
     struct fb_log_header header;
-    uint8_t reads; /* of header or trailer, tried again */
+    struct fb_log_header last_header; /* of the reading before */
+    enum fb_log_block last_found;
+    uint8_t reads; /* of header or trailer */
 };
 
 /* ---- reclaim ---- */
@@ -523,6 +536,7 @@ struct fb_log_recover {
     uint32_t ring_single;  /* below it blocks are read one by one */
     uint32_t next_segment; /* to be read */
     uint32_t scan_to;      /* segments below it are read */
+    uint32_t next_rescue;  /* among the segments that were put off */
     uint32_t walking;      /* walkers at work */
     uint32_t settle;       /* segment that is looked at next */
     uint64_t incarnation_max;
@@ -567,7 +581,8 @@ struct fb_log {
     uint32_t uncertain; /* segments that are lost or must go */
     uint64_t live_blocks;
 
-    struct fb_list privileged; /* tombstones, and copies that reclaim waits for */
+    struct fb_list copies;     /* what reclaim waits for */
+    struct fb_list tombstones; /* of the owner */
     struct fb_list queues[FB_LOG_CLASSES];
     struct fb_log_writer writers[FB_LOG_WRITERS];
     struct fb_log_writer *open[FB_LOG_CLASSES];
@@ -777,9 +792,14 @@ void fb_log_writer_advance(struct fb_log *log, struct fb_log_writer *writer);
 
 /* ---- log_segment.c ---- */
 
-/* Opens a segment for a class, if more than so many are free; NULL if none may be had now. */
+/*
+ * Opens a segment for a class; NULL if none may be had now. Values leave the reserve alone,
+ * tombstones the last segment. That one is opened only for copies of the present victim, as its
+ * rescue: as long as the victim lives, the rescue holds nothing else, so that a start may throw it
+ * away.
+ */
 struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint,
-                                         uint32_t reserve_segments);
+                                         enum fb_log_claim claim);
 
 /* The writer takes no more: it will be sealed when all is durable. */
 void fb_log_writer_close(struct fb_log *log, struct fb_log_writer *writer);
@@ -866,6 +886,12 @@ void fb_log_reclaim_abandon(struct fb_log *log);
 
 /* The reclaim may have something to do: a copy has ended. */
 void fb_log_reclaim_progress(struct fb_log *log);
+
+/* The victim is dead: what was opened as its rescue is a segment like others. */
+void fb_log_rescue_over(struct fb_log *log);
+
+/* The writer that is the rescue of a living victim, or NULL. */
+const struct fb_log_writer *fb_log_rescue(const struct fb_log *log);
 
 /* True if a tombstone with this horizon may still be needed outside of the victim. */
 bool fb_log_is_tomb_needed(const struct fb_log *log, uint64_t horizon);

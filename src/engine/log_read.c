@@ -5,7 +5,10 @@
  */
 #include "engine/log_private.h"
 
-/* True if an address points into what its segment holds now. */
+/*
+ * True if an address points into what its segment holds now. A segment that was given up while it
+ * was read still holds it: the pin keeps it from being opened anew.
+ */
 static bool is_current(const struct fb_log *log, const struct fb_log_addr *addr)
 {
     if (addr->segment >= log->geometry.segments || addr->device != log->config.device)
@@ -13,8 +16,7 @@ static bool is_current(const struct fb_log *log, const struct fb_log_addr *addr)
     const struct fb_log_segment *segment = &log->segments[addr->segment];
     if (FB_BUG(FB_BUG_TRUST_STALE_INCARNATION))
         return segment->state != FB_LOG_SEG_UNUSED;
-    return addr->incarnation != 0 && segment->incarnation == addr->incarnation &&
-           fb_log_is_alive(segment);
+    return addr->incarnation != 0 && segment->incarnation == addr->incarnation;
 }
 
 static void send(struct fb_log *log, struct fb_log_read *read)
@@ -48,7 +50,11 @@ void fb_log_read(struct fb_log *log, uint64_t now_ns, struct fb_log_read *read)
     log->reads_out++;
     read->retries = 0;
     fb_link_init(&read->link);
-    if (log->is_fenced || !is_current(log, &read->addr) || !is_in_segment(log, read)) {
+    bool is_given_up = read->addr.segment < log->geometry.segments &&
+                       !fb_log_is_alive(&log->segments[read->addr.segment]) &&
+                       !FB_BUG(FB_BUG_TRUST_STALE_INCARNATION);
+    if (log->is_fenced || is_given_up || !is_current(log, &read->addr) ||
+        !is_in_segment(log, read)) {
         fb_list_push_back(&log->misses, &read->link);
     } else {
         log->segments[read->addr.segment].readers++;

@@ -30,6 +30,18 @@ static bool is_wanted(const struct fb_log *log)
     return fb_log_free_segments(log) <= log->config.reserve_segments + FB_LOG_FREE_AHEAD;
 }
 
+/* A rescue is open: it is for one victim, and no other may be taken. */
+static uint32_t rescued(const struct fb_log *log)
+{
+    for (uint32_t i = 0; i < log->grown; i++) {
+        const struct fb_log_segment *segment = &log->segments[i];
+        if (segment->incarnation == fb_log_rescue(log)->rescue_of && segment->readers == 0 &&
+            (segment->state == FB_LOG_SEG_SEALED || segment->state == FB_LOG_SEG_RETIRED))
+            return i;
+    }
+    return log->geometry.segments;
+}
+
 /*
  * The policy, behind one small function: which closed segment goes next; or the count of segments.
  * What could not be read goes first. Then first in, first out by incarnation; one that holds
@@ -37,6 +49,8 @@ static bool is_wanted(const struct fb_log *log)
  */
 static uint32_t choose_victim(const struct fb_log *log)
 {
+    if (fb_log_rescue(log) != NULL)
+        return rescued(log);
     uint32_t best = log->geometry.segments;
     bool best_is_empty = false;
     for (uint32_t i = 0; i < log->grown; i++) {
@@ -99,7 +113,8 @@ static bool close_older(struct fb_log *log, uint32_t victim)
     return is_older;
 }
 
-/* Nothing is closed, and the tombstones that are too many lie in open segments: closes the oldest. */
+/* Nothing is closed, and the tombstones that are too many lie in open segments: closes the oldest.
+ */
 static void close_oldest(struct fb_log *log)
 {
     struct fb_log_writer *oldest = NULL;
@@ -107,8 +122,8 @@ static void close_oldest(struct fb_log *log)
         struct fb_log_writer *writer = &log->writers[i];
         if (writer->state == FB_LOG_WRITER_IDLE)
             continue;
-        if (oldest == NULL || log->segments[writer->segment].incarnation <
-                                  log->segments[oldest->segment].incarnation)
+        if (oldest == NULL ||
+            log->segments[writer->segment].incarnation < log->segments[oldest->segment].incarnation)
             oldest = writer;
     }
     if (oldest != NULL)
@@ -167,10 +182,10 @@ static void release_victim(struct fb_log *log)
 static void apply_budget(struct fb_log *log, uint64_t budget)
 {
     struct fb_log_reclaim *reclaim = &log->reclaim;
-    if (fb_log_free_segments(log) == 0)
+    if (fb_log_free_segments(log) == 0 && fb_log_rescue(log) == NULL)
         budget = 0;
-    /* Every other victim was put off, and there is room for a whole segment of copies: nothing that the
-     * owner has promised to keep is given up. */
+    /* Every other victim was put off, and there is room for a whole segment of copies: nothing that
+     * the owner has promised to keep is given up. */
     if (reclaim->is_forced && fb_log_free_segments(log) > log->config.reserve_segments)
         budget = log->segment_blocks;
     uint64_t kept = 0;
@@ -339,6 +354,7 @@ static void record_done(struct fb_log *log, int result)
         release_victim(log);
         return;
     }
+    fb_log_rescue_over(log);
     reclaim->step = FB_LOG_RECLAIM_DROP;
     reclaim->next = 0;
 }
@@ -486,7 +502,7 @@ static bool step(struct fb_log *log)
             reclaim->is_turn_over = true;
         return true;
     default:
-        return fb_log_free_pump(log);
+        return false;
     }
 }
 
@@ -510,8 +526,6 @@ uint64_t fb_log_reclaim_next_ns(const struct fb_log *log)
         return log->now_ns;
     if (reclaim->step == FB_LOG_RECLAIM_COPY || reclaim->step == FB_LOG_RECLAIM_TOMBS)
         return reclaim->deadline_ns;
-    if (reclaim->step == FB_LOG_RECLAIM_FREE)
-        return log->free_op.retry_ns != 0 ? log->free_op.retry_ns : UINT64_MAX;
     if (reclaim->step == FB_LOG_RECLAIM_IDLE && reclaim->retry_ns > log->now_ns)
         return reclaim->retry_ns;
     return UINT64_MAX;

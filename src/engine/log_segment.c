@@ -79,7 +79,7 @@ static void header_written(struct fb_log *log, struct fb_log_meta *meta, int res
 
 /* Fills both copies of a header. */
 static void put_headers(const struct fb_log *log, uint8_t *blocks, uint32_t segment,
-                        uint32_t incarnation, enum fb_log_header_state state)
+                        uint32_t incarnation, enum fb_log_header_state state, uint32_t rescue)
 {
     struct fb_log_header header = {.segment = segment,
                                    .incarnation = incarnation,
@@ -89,12 +89,36 @@ static void put_headers(const struct fb_log *log, uint8_t *blocks, uint32_t segm
                                    .shards = log->config.shards,
                                    .map_version = log->super.map_version,
                                    .window_blocks = log->window_blocks,
-                                   .boot = log->super.boot};
+                                   .boot = log->super.boot,
+                                   .rescue = rescue};
     for (uint32_t i = 0; i < FB_LOG_HEADER_BLOCKS; i++) {
         header.block = i;
         fb_log_format_header_put(blocks + (size_t)i * FB_BLOCK_BYTES, log->super.device_id,
                                  &header);
     }
+}
+
+/* How many free segments an item must leave. */
+static uint32_t least_left(const struct fb_log *log, enum fb_log_claim claim)
+{
+    if (claim == FB_LOG_CLAIM_COPY)
+        return 0;
+    return claim == FB_LOG_CLAIM_TOMB ? 1 : log->config.reserve_segments;
+}
+
+const struct fb_log_writer *fb_log_rescue(const struct fb_log *log)
+{
+    for (uint32_t i = 0; i < FB_LOG_WRITERS; i++) {
+        if (log->writers[i].state != FB_LOG_WRITER_IDLE && log->writers[i].rescue_of != 0)
+            return &log->writers[i];
+    }
+    return NULL;
+}
+
+void fb_log_rescue_over(struct fb_log *log)
+{
+    for (uint32_t i = 0; i < FB_LOG_WRITERS; i++)
+        log->writers[i].rescue_of = 0;
 }
 
 /* A writer that is not in use, or NULL. */
@@ -108,13 +132,17 @@ static struct fb_log_writer *idle_writer(struct fb_log *log)
 }
 
 struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint,
-                                         uint32_t reserve_segments)
+                                         enum fb_log_claim claim)
 {
     struct fb_log_writer *writer = idle_writer(log);
     if (writer == NULL || log->next_incarnation >= log->super.incarnation_frontier)
         return NULL;
-    if (fb_log_free_segments(log) <= reserve_segments)
+    uint32_t left = fb_log_free_segments(log);
+    if (left <= least_left(log, claim))
         return NULL;
+    uint32_t rescue_of = 0;
+    if (left == 1)
+        rescue_of = log->reclaim.incarnation;
     uint32_t number = pick_free(log);
     if (number >= log->geometry.segments)
         return NULL;
@@ -138,10 +166,11 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     writer->data_bytes = 0;
     writer->is_header_written = false;
     writer->is_broken = false;
+    writer->rescue_of = rescue_of;
     FB_ASSERT(fb_list_is_empty(&writer->batches));
     struct fb_log_place place = fb_log_place_of(log, number);
     fb_log_format_sum_begin(&writer->sum, &place, writer->sum_buffer.at, log->summary_blocks_max);
-    put_headers(log, writer->head.at, number, segment->incarnation, FB_LOG_HEADER_OPEN);
+    put_headers(log, writer->head.at, number, segment->incarnation, FB_LOG_HEADER_OPEN, rescue_of);
     fb_log_meta_start(log, &writer->meta, FB_IO_WRITE, &writer->head,
                       fb_log_segment_off(log, number), FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES,
                       header_written);
@@ -388,6 +417,7 @@ static void free_end(struct fb_log *log, enum fb_log_segment_state state)
 {
     struct fb_log_free_op *op = &log->free_op;
     op->step = FREE_IDLE;
+    op->retry_ns = 0;
     op->done(log, state);
 }
 
@@ -472,7 +502,7 @@ static void free_write(struct fb_log *log)
     struct fb_log_free_op *op = &log->free_op;
     op->step = FREE_WRITE;
     op->retry_ns = 0;
-    put_headers(log, op->buffer.at, op->segment, op->incarnation, FB_LOG_HEADER_FREE);
+    put_headers(log, op->buffer.at, op->segment, op->incarnation, FB_LOG_HEADER_FREE, 0);
     struct fb_log_buffer buffer = free_buffer(log, op->first);
     fb_log_meta_start(log, &op->meta, FB_IO_WRITE, &buffer, free_off(log),
                       op->count * FB_BLOCK_BYTES, free_written);
