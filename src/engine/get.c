@@ -271,7 +271,8 @@ static bool advance(struct fb_shard *shard, struct fb_op *op)
 {
     enum load result = LOADED;
     for (bool more = true; more && result == LOADED;) {
-        /* With all parts on their way nothing is asked of the value any more: it may even be gone. */
+        /* With all parts on their way nothing is asked of the value any more: it may even be gone.
+         */
         if (op->next_off >= end_of(op) && !has_chunk_again(op)) {
             leave_queue(op);
             if (count_taken(op) == 0)

@@ -63,7 +63,8 @@ enum fb_entry_flag {
     FB_ENTRY_MISSING = 1 << 11, /* part: recovery has not seen its record */
     FB_ENTRY_UNKEPT = 1 << 12,  /* head: not written any more (quota of the device) */
     FB_ENTRY_LEASED = 1 << 14,  /* head: its lease is on the account of those on the device */
-    FB_ENTRY_DOUBT = 1 << 13    /* head: a write of it failed, and may have reached the device */
+    FB_ENTRY_DOUBT = 1 << 13,   /* head: a write of it failed, and may have reached the device */
+    FB_ENTRY_PROMISED = 1 << 15 /* head: its lease was asked for, or given, without loads */
 };
 
 /*

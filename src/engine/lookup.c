@@ -104,18 +104,22 @@ void fb_lease_tick(struct fb_shard *shard)
     }
 }
 
-/* True if one more lease fits into its share: of the pool for what is in DRAM only, else of the
- * device and of the index. */
-static bool may_lease(const struct fb_shard *shard, struct fb_entry *head, bool loose)
+/*
+ * True if the leases and `sum` more fit into their share: of the pool for what is in DRAM only,
+ * else of the device and of the index. Leases that nobody asked for get a part of the share alone,
+ * so that many short ones cannot keep a hold from being given.
+ */
+static bool fits_share(const struct fb_shard *shard, struct fb_lease_sum sum, bool loose,
+                       bool is_hold)
 {
-    struct fb_lease_sum sum = sum_of(shard, head);
+    uint64_t part = is_hold ? 1 : FB_SHARD_LEASED_UNASKED;
     if (loose)
         return shard->pages[FB_PAGES_HELD] + sum.pages <=
-               shard->arena.pages / FB_SHARD_LEASED_SHARE;
+               shard->arena.pages / (FB_SHARD_LEASED_SHARE * part);
     uint64_t device_pages = shard->config.log.capacity_bytes / FB_PAGE_BYTES;
     add(&sum, shard->leased);
-    return sum.pages <= device_pages / FB_SHARD_LEASED_SHARE_SSD &&
-           sum.parts <= shard->index.count / FB_SHARD_LEASED_SHARE_SSD;
+    return sum.pages <= device_pages / (FB_SHARD_LEASED_SHARE_SSD * part) &&
+           sum.parts <= shard->index.count / (FB_SHARD_LEASED_SHARE_SSD * part);
 }
 
 static void set_lease(struct fb_shard *shard, struct fb_entry *head, uint32_t until, bool loose)
@@ -131,6 +135,7 @@ static void set_lease(struct fb_shard *shard, struct fb_entry *head, uint32_t un
 void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t until, uint8_t loads)
 {
     head->hold_loads = loads;
+    fb_entry_set(head, FB_ENTRY_PROMISED); /* whose lease it was is not known any more */
     set_lease(shard, head, until, is_loose(shard, head));
 }
 
@@ -140,8 +145,13 @@ static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, ui
 {
     fb_lease_tick(shard);
     bool loose = is_loose(shard, head);
-    if (!fb_value_is_leased(shard, head) && !may_lease(shard, head, loose))
-        return false;
+    if (!fb_value_is_leased(shard, head)) {
+        if (!fits_share(shard, sum_of(shard, head), loose, loads > 0))
+            return false;
+        fb_entry_clear(head, FB_ENTRY_PROMISED);
+    }
+    if (loads == 0)
+        fb_entry_set(head, FB_ENTRY_PROMISED);
     uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
     head->hold_loads = (uint8_t)fb_min_u64(head->hold_loads + (uint64_t)loads, UINT8_MAX);
     if (until > head->lease_until)
@@ -154,7 +164,8 @@ void fb_lookup_extend(struct fb_shard *shard, struct fb_entry *head)
     (void)lease(shard, head, shard->config.lease_ms, 0);
 }
 
-/* So many loads of a hold are over or given back. With the last one only a short lease is left. */
+/* So many loads of a hold are over or given back. With the last one the hold ends; a short lease is
+ * left only if one was promised to somebody else. */
 static void unload(struct fb_shard *shard, struct fb_entry *head, uint32_t loads)
 {
     if (head->hold_loads == 0)
@@ -162,8 +173,12 @@ static void unload(struct fb_shard *shard, struct fb_entry *head, uint32_t loads
     head->hold_loads = (uint8_t)fb_sub_floored(head->hold_loads, loads);
     if (head->hold_loads > 0)
         return;
-    uint32_t until =
-        fb_shard_beat_at(shard, shard->now_ns + (uint64_t)shard->config.lease_ms * FB_MS_NS) + 1;
+    fb_lease_tick(shard);
+    uint32_t until = fb_shard_beat(shard);
+    if (fb_entry_is(head, FB_ENTRY_PROMISED))
+        until =
+            fb_shard_beat_at(shard, shard->now_ns + (uint64_t)shard->config.lease_ms * FB_MS_NS) +
+            1;
     if (until < head->lease_until)
         set_lease(shard, head, until, is_loose(shard, head));
 }

@@ -221,10 +221,16 @@ struct fb_notice {
 
 struct fb_shard;
 
+/* Bytes of plain memory that a shard takes, at any address, for a config that was checked. The pool
+ * is not among them: the shard never touches it. */
 size_t fb_shard_footprint(const struct fb_shard_config *config);
+/* Bytes of FB_IO_META memory that it takes, from config->log.meta_base on; 0 without a device. */
 size_t fb_shard_meta_footprint(const struct fb_shard_config *config);
 /* Fills what was left 0 with defaults, checks the rest; a reason in `why` on -FB_BAD_ARGUMENT. */
 int fb_shard_config_check(struct fb_shard_config *config, char *why, size_t why_bytes);
+/* Carves a shard from a region of at least fb_shard_footprint() bytes; `meta` is the address of
+ * config->log.meta_base. Both stay the caller's and outlive the shard, which has no end: it is just
+ * not called any more. No I/O yet; fb_shard_start() comes next. */
 struct fb_shard *fb_shard_init(const struct fb_shard_config *config, struct fb_region *region,
                                void *meta);
 
@@ -233,11 +239,14 @@ struct fb_shard *fb_shard_init(const struct fb_shard_config *config, struct fb_r
 void fb_shard_start(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms, bool format);
 /* 0 recovering, 1 serving, negative: could not start (fb_shard_start_error says why). */
 int fb_shard_ready(const struct fb_shard *shard);
+/* Why it could not start, in one line that names value, limit and cure; "" if it could. */
 const char *fb_shard_start_error(const struct fb_shard *shard);
 
 /* Only the first `bytes` of the pool may be granted (pools are faulted in behind). Grows only. */
 void fb_shard_pool_faulted(struct fb_shard *shard, uint64_t bytes);
 
+/* Makes a peer, whose cookie is kept. From here to fb_shard_peer_idle() the struct belongs to the
+ * shard. */
 void fb_shard_peer_open(struct fb_shard *shard, struct fb_peer *peer);
 /* The peer is gone. `proven`: it can touch no memory any more, so its memory is free at once; else
  * it stays in quarantine until this is called again with proven. All its operations end and close.
@@ -286,26 +295,45 @@ struct fb_explain {
     uint64_t since_ms; /* how far the history reaches back */
     struct fb_log_addr addr;
 };
+/* Fills *out for one key. Cost: a look at index and histories. */
 void fb_shard_explain(const struct fb_shard *shard, uint16_t ns, const struct fb_digest *digest,
                       struct fb_explain *out);
 /* Namespace by handle: secret, epoch, id; false if the handle is unknown. */
 bool fb_shard_namespace(const struct fb_shard *shard, uint16_t ns, uint8_t id[16],
                         uint8_t secret[16], uint64_t *epoch);
 
+/* Drives everything that waits for time: deadlines, expiries, leases, sweeps, the log's timers.
+ * `wall_ms` is only written down, never compared. To be called at fb_shard_next_ns(), or more
+ * often. */
 void fb_shard_tick(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms);
+/* When to call fb_shard_tick() next: a time that has come means at once (a turn ended by its
+ * limit), UINT64_MAX never. Changes with every call. */
 uint64_t fb_shard_next_ns(const struct fb_shard *shard);
 
+/* The next operation to which something happened, with enum fb_op_event bits in *events; NULL if
+ * there is none. After FB_EV_CLOSED the operation is the owner's again. */
 struct fb_op *fb_shard_take_event(struct fb_shard *shard, unsigned *events);
+/* The next request for the I/O seam, or NULL if none may go now. It is the shard's, lent until
+ * fb_shard_io_done(). */
 struct fb_io_req *fb_shard_take_io(struct fb_shard *shard, uint64_t now_ns);
+/* A request is finished; each exactly once, in any order. */
 void fb_shard_io_done(struct fb_shard *shard, uint64_t now_ns, struct fb_io_req *req);
+/* The next notice, in order; false if there is none. Who does not take them in time finds a gap in
+ * `sequence`. */
 bool fb_shard_take_notice(struct fb_shard *shard, struct fb_notice *out);
 
 /* SIGTERM: takes no new puts (FB_SHUTTING_DOWN), persists what is dirty until drained or the owner
  * stops. */
 void fb_shard_drain(struct fb_shard *shard, uint64_t now_ns);
+/* True when nothing is dirty any more and the log is at rest; behind a fence, when no put is under
+ * way. A tier that is FULL is never drained: the owner stops it. */
 bool fb_shard_drained(const struct fb_shard *shard);
+/* The node's view of the file system's free space: below the floor no new file space is taken. */
 void fb_shard_set_floor(struct fb_shard *shard, uint64_t now_ns, bool below_floor);
+/* State of the SSD tier, THROTTLED included. src/engine/tier.c says what each means. */
 enum fb_tier_state fb_shard_tier(const struct fb_shard *shard);
+/* Longest part of a value: values are cut into parts of this many bytes, the last may be shorter.
+ */
 uint32_t fb_shard_chunk_bytes(const struct fb_shard *shard);
 /* Largest value a put may have; above it TOO_BIG. */
 uint64_t fb_shard_value_bytes_max(const struct fb_shard *shard);
@@ -327,7 +355,9 @@ struct fb_shard_stats {
     uint64_t entries, entries_max, keys, keys_dram, keys_ssd, waiting_puts, open_ops, namespaces;
     uint64_t device_write_bytes_per_s;
 };
+/* Fills all figures; cheap. */
 void fb_shard_stats(const struct fb_shard *shard, struct fb_shard_stats *out);
+/* The same for the log; all 0 without a device. */
 void fb_shard_log_stats(const struct fb_shard *shard, struct fb_log_stats *out);
 /* Checks every invariant of the shard's memory (accounts add up, links whole, pins owned): for
  * tests and the simulator. Asserts on the first breach. Cost: all entries. */

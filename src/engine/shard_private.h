@@ -48,6 +48,7 @@
 #define FB_SHARD_PEER_SHARE        2u  /* a peer's grants take at most 1/2 of what puts may have */
 #define FB_SHARD_LEASED_SHARE      2u  /* leases on values that are in DRAM only: 1/2 of the pool */
 #define FB_SHARD_LEASED_SHARE_SSD  4u  /* leases on everything else: 1/4 of the device */
+#define FB_SHARD_LEASED_UNASKED    2u  /* short leases, without a hold: 1/2 of these shares */
 #define FB_SHARD_SECOND_SHARE      4u  /* second chances: 1/4 of a segment */
 #define FB_SHARD_PARTS_MAX         (1u << 16)
 #define FB_SHARD_WRITE_ITEMS_MIN   64u
@@ -486,6 +487,7 @@ void fb_wait_over(struct fb_shard *shard, struct fb_entry *head, int result, enu
 
 /* ---- put.c ---- */
 
+/* A put arrives: it is refused, answered, waits, or queues for space. */
 void fb_put_start(struct fb_shard *shard, struct fb_op *op);
 /* Space was found: memory is reserved, the grant goes out. */
 void fb_put_grant(struct fb_shard *shard, struct fb_op *op);
@@ -553,9 +555,11 @@ struct fb_entry *fb_room_victim(const struct fb_shard *shard);
 
 /* ---- get.c ---- */
 
+/* A get arrives. */
 void fb_get_start(struct fb_shard *shard, struct fb_op *op);
 /* Reads that ended; and reads that wait for staging, as far as it came free. */
 void fb_get_pump(struct fb_shard *shard);
+/* A get is at its deadline, or was cancelled. */
 void fb_get_timer(struct fb_shard *shard, struct fb_op *op);
 /* The peer is gone: ends the read. `proven`: it can touch no memory, so chunks that are out come
  * back. */
@@ -569,6 +573,7 @@ void fb_get_hash_done(struct fb_shard *shard, struct fb_read *slot);
 struct fb_read *fb_read_take(struct fb_shard *shard, enum fb_read_kind kind);
 /* Gives it back; its staging pages are somebody else's by now. */
 void fb_read_give(struct fb_shard *shard, struct fb_read *slot);
+/* The number of a read slot. */
 uint32_t fb_read_number(const struct fb_shard *shard, const struct fb_read *slot);
 /* Starts to read a part from the device into slot->stage. Ends in the list of reads that are done.
  */
@@ -584,8 +589,9 @@ void fb_value_bad(struct fb_shard *shard, struct fb_entry *head);
 
 /* ---- lookup.c ---- */
 
+/* A lookup, or a return of holds, arrives; it is worked off by the pump. */
 void fb_lookup_start(struct fb_shard *shard, struct fb_op *op);
-void fb_lookup_release(struct fb_shard *shard, struct fb_op *op);
+/* A slice of the lookups that are under way. */
 void fb_lookup_pump(struct fb_shard *shard);
 /* Why a key is not there: from what is under way, and from the history. */
 enum fb_reason fb_lookup_reason(const struct fb_shard *shard, uint16_t ns, struct fb_digest digest);
@@ -604,13 +610,17 @@ void fb_lookup_extend(struct fb_shard *shard, struct fb_entry *head);
 
 /* ---- remove.c ---- */
 
+/* A remove arrives. */
 void fb_remove_start(struct fb_shard *shard, struct fb_op *op);
+/* A remove is at its deadline: its tombstone goes on without it. */
 void fb_remove_timer(struct fb_shard *shard, struct fb_op *op);
 /* A put's or a remove's tombstone: queues it. */
 void fb_kill_join(struct fb_shard *shard, struct fb_op *op);
 /* Leaves the queue, or lets go of the tombstone under way. */
 void fb_kill_leave(struct fb_shard *shard, struct fb_op *op);
+/* Starts tombstones: those that are waited for, then those of ghosts. */
 void fb_kill_pump(struct fb_shard *shard);
+/* A tombstone is durable (0), or failed. */
 void fb_kill_durable(struct fb_shard *shard, struct fb_write *slot, int result);
 /* True if a device may hold something of this key that must be killed first. */
 bool fb_kill_is_needed(const struct fb_shard *shard, struct fb_digest digest);
@@ -619,12 +629,17 @@ bool fb_kill_is_needed(const struct fb_shard *shard, struct fb_digest digest);
 
 /* A free write slot, or NULL. `reserve`: also from those kept for tombstones and copies. */
 struct fb_write *fb_write_take(struct fb_shard *shard, enum fb_write_kind kind, bool reserve);
+/* Gives a write slot back. */
 void fb_write_give(struct fb_shard *shard, struct fb_write *slot);
+/* The number of a write slot. */
 uint32_t fb_write_number(const struct fb_shard *shard, const struct fb_write *slot);
 /* Hands an item to the log. */
 void fb_write_append(struct fb_shard *shard, struct fb_write *slot);
+/* Starts to write dirty parts. */
 void fb_clean_pump(struct fb_shard *shard);
+/* The leaves of a part are computed: it is handed to the log, or dropped as bad. */
 void fb_clean_hash_done(struct fb_shard *shard, struct fb_write *slot);
+/* A part is durable (0), or its write failed. */
 void fb_clean_durable(struct fb_shard *shard, struct fb_write *slot, int result);
 /* The log has given the item of a part back before it was placed. */
 void fb_clean_taken_back(struct fb_shard *shard, struct fb_write *slot);
@@ -634,6 +649,7 @@ uint64_t fb_clean_bytes_max(const struct fb_shard *shard);
 void fb_clean_give_up(struct fb_shard *shard);
 /* WAIT_PERSISTED and DROP_DRAM. */
 void fb_clean_wait_start(struct fb_shard *shard, struct fb_op *op);
+/* An operation that waits for durability is at its deadline. */
 void fb_clean_timer(struct fb_shard *shard, struct fb_op *op);
 /* An operation that waited for durability is over. */
 void fb_clean_wait_done(struct fb_shard *shard, struct fb_op *op, struct fb_entry *head, int result,
@@ -641,23 +657,33 @@ void fb_clean_wait_done(struct fb_shard *shard, struct fb_op *op, struct fb_entr
 
 /* ---- reclaim.c ---- */
 
+/* For struct fb_log_owner: what of a record of a segment that is to be given up. */
 enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *record,
                                      const struct fb_log_addr *addr);
+/* For struct fb_log_owner: a record is to be copied forward. */
 void fb_reclaim_copy(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
+/* For struct fb_log_owner: a record was given up, durably. */
 void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t generation,
                         const struct fb_log_addr *addr);
 /* True if the value's segment is being given up. If that was called off, the value is LIVE again.
  */
 bool fb_value_is_doomed(struct fb_shard *shard, struct fb_entry *head);
+/* Copies that wait for slots or pages go on. */
 void fb_reclaim_pump(struct fb_shard *shard);
+/* The leaves of a copy are computed. */
 void fb_reclaim_hash_done(struct fb_shard *shard, struct fb_write *slot);
+/* The bytes of a copy have been read, or not. */
 void fb_reclaim_read_done(struct fb_shard *shard, struct fb_read *slot, int result);
+/* A copy is durable (0), or its write failed. */
 void fb_reclaim_durable(struct fb_shard *shard, struct fb_write *slot, int result);
 
 /* ---- space.c ---- */
 
+/* Takes room for namespaces and spaces from the region, or counts it. */
 void fb_space_init(struct fb_shard *shard, struct fb_region *region);
+/* NAMESPACE or EPOCH arrives. */
 void fb_space_start(struct fb_shard *shard, struct fb_op *op);
+/* Starts the next change of the table. */
 void fb_space_pump(struct fb_shard *shard);
 /* The operation's time is over, or its peer is gone. */
 void fb_space_leave(struct fb_shard *shard, struct fb_op *op, int result);
@@ -667,8 +693,9 @@ int fb_space_load(struct fb_shard *shard);
 struct fb_namespace *fb_space_namespace(const struct fb_shard *shard, uint16_t ns);
 /* Handle of the namespace with this id, or -1. */
 int fb_space_find(const struct fb_shard *shard, const uint8_t *id);
-/* An entry begins or ends to name a space. */
+/* An entry begins to name a space. */
 void fb_space_enter(struct fb_shard *shard, struct fb_entry *entry, uint16_t space);
+/* An entry ends to name its space. */
 void fb_space_exit(struct fb_shard *shard, struct fb_entry *entry);
 /* The namespace of an entry. */
 struct fb_namespace *fb_space_of(const struct fb_shard *shard, const struct fb_entry *entry);
@@ -677,6 +704,7 @@ void fb_space_sweep(struct fb_shard *shard);
 
 /* ---- tier.c ---- */
 
+/* The state as the log has it; OFF without one. */
 enum fb_tier_state fb_tier_now(const struct fb_shard *shard);
 /* True if something can be written to the device, now or when it has healed. */
 bool fb_tier_is_writable(const struct fb_shard *shard);
@@ -695,14 +723,19 @@ enum fb_persist fb_tier_persist(const struct fb_shard *shard, const struct fb_op
 
 /* ---- recover.c ---- */
 
+/* For struct fb_log_owner: a record was found. */
 void fb_recover_record(void *ctx, const struct fb_log_record *record,
                        const struct fb_log_addr *addr);
+/* For struct fb_log_owner: all records were found. */
 void fb_recover_done(void *ctx, int result);
 
 /* ---- listing.c ---- */
 
+/* A listing of keys arrives. */
 void fb_listing_start(struct fb_shard *shard, struct fb_op *op);
+/* Listings go on. */
 void fb_listing_pump(struct fb_shard *shard);
+/* A listing ends before its time. */
 void fb_listing_leave(struct fb_shard *shard, struct fb_op *op, int result);
 
 /* ---- config.c ---- */

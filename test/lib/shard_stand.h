@@ -60,8 +60,9 @@ struct stand {
     uint32_t next_op;
     uint64_t versions;
     bool audits; /* after every event */
-    uint64_t cut_at; /* the power goes at this I/O boundary of the device, counted from now; 0: never */
-    bool is_cut;     /* it is gone: every wait ends at once, until stand_crash() */
+    uint64_t
+        cut_at;  /* the power goes at this I/O boundary of the device, counted from now; 0: never */
+    bool is_cut; /* it is gone: every wait ends at once, until stand_crash() */
 };
 
 /* Fills what is 0 in stand->config and stand->device with small defaults, opens the device, starts

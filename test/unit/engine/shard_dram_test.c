@@ -104,7 +104,7 @@ static void test_leases_keep_values_in_dram(void **state)
     assert_int_equal(found, FB_FOUND_READABLE | FB_FOUND_DRAM | FB_FOUND_HELD);
     for (uint64_t key = 1; key < 40; key++)
         stand_must_put(&stand, key, bytes);
-    /* Two loads, and after the second the hold ends; a short lease is left. */
+    /* Two loads, and after the second the hold ends. */
     for (unsigned load = 0; load < 2; load++) {
         struct stand_op *op = stand_get(&stand, 0, 0, FB_GET_HELD);
         assert_int_equal(stand_end(&stand, op), FB_OK);
@@ -154,9 +154,49 @@ static void test_holds_are_given_back(void **state)
     op->op.hold_loads = 3;
     stand_go(&stand, op);
     assert_int_equal(stand_end(&stand, op), FB_OK);
-    stand_run(&stand, 6 * FB_SEC_NS);
+    stand_run(&stand, FB_SEC_NS);
     assert_int_equal(stand_stats(&stand).leased_bytes, 0);
     stand_close(&stand);
+}
+
+/* Short leases get a part of the share only, so that holds can be given beside them. */
+static void test_short_leases_leave_room_for_holds(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_small(&stand);
+    const uint64_t bytes = 512 * 1024;
+    unsigned leased = 0, held = 0;
+    for (uint64_t key = 0; key < 12; key++) {
+        stand_must_put(&stand, key, bytes);
+        leased += (stand_look(&stand, key, 0, 0) & FB_FOUND_HELD) != 0;
+    }
+    assert_int_equal(leased, 4); /* a quarter of 8 MiB */
+    for (uint64_t key = 0; key < 12; key++)
+        held += (stand_look(&stand, key, 30000, 1) & FB_FOUND_HELD) != 0;
+    assert_int_equal(held, 8); /* half of 8 MiB */
+    stand_close(&stand);
+}
+
+/* A hold ends with its last load; a short lease that was promised beside it does not. */
+static void test_a_promise_outlives_a_hold(void **state)
+{
+    (void)state;
+    for (unsigned promised = 0; promised < 2; promised++) {
+        static struct stand stand;
+        open_small(&stand);
+        stand_must_put(&stand, 0, 100000);
+        if (promised)
+            stand_look(&stand, 0, 0, 0);
+        stand_look(&stand, 0, 60000, 1);
+        struct stand_op *op = stand_get(&stand, 0, 0, FB_GET_HELD);
+        assert_int_equal(stand_end(&stand, op), FB_OK);
+        stand_run(&stand, FB_SEC_NS);
+        assert_int_equal(stand_stats(&stand).leased_bytes > 0, promised);
+        stand_run(&stand, 6 * FB_SEC_NS);
+        assert_int_equal(stand_stats(&stand).leased_bytes, 0);
+        stand_close(&stand);
+    }
 }
 
 static void test_ranges(void **state)
@@ -403,6 +443,8 @@ int main(void)
         cmocka_unit_test(test_leases_keep_values_in_dram),
         cmocka_unit_test(test_leases_have_a_share),
         cmocka_unit_test(test_holds_are_given_back),
+        cmocka_unit_test(test_short_leases_leave_room_for_holds),
+        cmocka_unit_test(test_a_promise_outlives_a_hold),
         cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_remove),
         cmocka_unit_test(test_persistence_is_refused_at_once),
