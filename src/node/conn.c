@@ -150,6 +150,12 @@ enum step {
     STEP_END
 };
 
+/* What one connection may do before others get their turn. */
+struct turn {
+    uint64_t budget; /* bytes */
+    bool is_empty;   /* the last read gave less than was asked: there is nothing more now */
+};
+
 static enum step read_result(struct fb_node_conn *conn, ssize_t got, uint64_t now)
 {
     if (got > 0) {
@@ -164,7 +170,7 @@ static enum step read_result(struct fb_node_conn *conn, ssize_t got, uint64_t no
 /* Bytes of DATA, from the socket straight into the pool; the head of the next frame comes with
  * them. */
 static enum step read_data(const struct fb_node *node, struct fb_node_conn *conn, uint64_t now,
-                           uint64_t *budget)
+                           struct turn *turn)
 {
     struct fb_io_vec runs[FB_NODE_IOV_MAX - 1];
     struct iovec iov[FB_NODE_IOV_MAX];
@@ -183,6 +189,7 @@ static enum step read_data(const struct fb_node *node, struct fb_node_conn *conn
     }
     if (wanted == left)
         iov[count++] = (struct iovec){.iov_base = conn->buffer, .iov_len = FB_NODE_TAIL_BYTES};
+    uint64_t asked = wanted == left ? wanted + FB_NODE_TAIL_BYTES : wanted;
     ssize_t got = readv(conn->socket.fd, iov, (int)count);
     enum step step = read_result(conn, got, now);
     if (step != STEP_ON || got <= 0)
@@ -190,13 +197,14 @@ static enum step read_data(const struct fb_node *node, struct fb_node_conn *conn
     uint64_t moved = fb_min_u64((uint64_t)got, wanted);
     conn->have = (uint32_t)((uint64_t)got - moved);
     fb_proto_session_data_moved(conn->session, now, (uint32_t)moved);
-    *budget -= fb_min_u64(*budget, (uint64_t)got);
+    turn->budget -= fb_min_u64(turn->budget, (uint64_t)got);
+    turn->is_empty = (uint64_t)got < asked;
     return STEP_ON;
 }
 
 /* Frames that are at hand, then more bytes. */
 static enum step read_frames(struct fb_node *node, struct fb_node_conn *conn, uint64_t now,
-                             uint64_t *budget)
+                             struct turn *turn)
 {
     if (conn->have > 0) {
         size_t taken = fb_proto_session_input(conn->session, now, conn->buffer, conn->have);
@@ -204,7 +212,7 @@ static enum step read_frames(struct fb_node *node, struct fb_node_conn *conn, ui
             conn->have -= (uint32_t)taken;
             memmove(conn->buffer, conn->buffer + taken, conn->have);
             shrink(node, conn);
-            *budget -= fb_min_u64(*budget, taken);
+            turn->budget -= fb_min_u64(turn->budget, taken);
             return STEP_ON;
         }
         if (fb_proto_session_is_paused(conn->session) || fb_proto_session_is_closing(conn->session))
@@ -216,8 +224,12 @@ static enum step read_frames(struct fb_node *node, struct fb_node_conn *conn, ui
         return STEP_WAIT;
     if (conn->have >= wants)
         return STEP_ON; /* it was paused, and is not any more */
-    ssize_t got = read(conn->socket.fd, conn->buffer + conn->have, conn->room - conn->have);
+    if (turn->is_empty)
+        return STEP_WAIT; /* epoll tells of more */
+    uint32_t room = conn->room - conn->have;
+    ssize_t got = read(conn->socket.fd, conn->buffer + conn->have, room);
     enum step step = read_result(conn, got, now);
+    turn->is_empty = got > 0 && (uint32_t)got < room;
     if (got > 0)
         conn->have += (uint32_t)got;
     return step;
@@ -225,12 +237,12 @@ static enum step read_frames(struct fb_node *node, struct fb_node_conn *conn, ui
 
 /* After an ERROR nothing is taken any more; what still comes is read, so that the peer is not cut
  * off by a reset before it has read the ERROR. */
-static enum step throw_away(struct fb_node_conn *conn, uint64_t now, uint64_t *budget)
+static enum step throw_away(struct fb_node_conn *conn, uint64_t now, struct turn *turn)
 {
     uint8_t scratch[SCRATCH_BYTES];
     conn->have = 0;
     ssize_t got = read(conn->socket.fd, scratch, sizeof(scratch));
-    *budget -= fb_min_u64(*budget, got > 0 ? (uint64_t)got : 0);
+    turn->budget -= fb_min_u64(turn->budget, got > 0 ? (uint64_t)got : 0);
     return read_result(conn, got, now);
 }
 
@@ -238,19 +250,19 @@ static void take_input(struct fb_node *node, struct fb_node_conn *conn)
 {
     uint64_t begun = fb_node_now_ns();
     uint64_t now = begun;
-    uint64_t budget = FB_TURN_BYTES_MAX;
+    struct turn turn = {.budget = FB_TURN_BYTES_MAX};
     enum step step = STEP_ON;
     while (step == STEP_ON) {
-        if (budget == 0 || now - begun > FB_TURN_NS_MAX) {
+        if (turn.budget == 0 || now - begun > FB_TURN_NS_MAX) {
             again(node, conn);
             break;
         }
         if (fb_proto_session_is_closing(conn->session))
-            step = throw_away(conn, now, &budget);
+            step = throw_away(conn, now, &turn);
         else if (fb_proto_session_data_left(conn->session) > 0)
-            step = read_data(node, conn, now, &budget);
+            step = read_data(node, conn, now, &turn);
         else
-            step = read_frames(node, conn, now, &budget);
+            step = read_frames(node, conn, now, &turn);
         now = fb_node_now_ns();
     }
     if (step == STEP_END)

@@ -175,6 +175,7 @@ static void check_ready(struct fb_node *node, uint64_t now_ns)
     fb_logger_u64(&line, "rot", log.rot_descriptors);
     fb_logger_u64(&line, "took_ms", (now_ns - node->started_ns) / FB_MS_NS);
     fb_logger_write(&node->logger, &line, now_ns);
+    fb_node_publish(node, now_ns, true); /* who is told may look at once */
     if (node->config.ready != NULL)
         node->config.ready(node->config.ready_context);
 }
@@ -204,7 +205,12 @@ static void watch_tier(struct fb_node *node, uint64_t now_ns)
 static size_t move_io(struct fb_node *node, uint64_t now_ns)
 {
     struct fb_io_req *done[FB_NODE_REAP];
-    size_t moved = fb_io_reap(node->io, done, FB_NODE_REAP);
+    /* While nothing is under way, and nothing was told of, there is nothing to ask the backend. */
+    bool ask = node->io_pending > 0 || node->io_told;
+    size_t moved = ask ? fb_io_reap(node->io, done, FB_NODE_REAP) : 0;
+    node->io_told = false;
+    FB_ASSERT(moved <= node->io_pending);
+    node->io_pending -= moved;
     for (size_t i = 0; i < moved; i++)
         fb_shard_io_done(node->shard, now_ns, done[i]);
     struct fb_io_req *request;
@@ -213,6 +219,7 @@ static size_t move_io(struct fb_node *node, uint64_t now_ns)
         if (request == NULL)
             break;
         fb_io_submit(node->io, request);
+        node->io_pending++;
         moved++;
     }
     return moved;
@@ -278,7 +285,8 @@ static void turn(struct fb_node *node, const struct epoll_event *events, int cou
         now = fb_node_now_ns();
         moved = move_io(node, now) + move_answers(node, now);
     }
-    fb_io_kick(node->io);
+    if (node->io_pending > 0)
+        fb_io_kick(node->io);
     drop_notices(node);
     check_ready(node, now);
     say_limits(node, now);

@@ -153,6 +153,8 @@ struct fb_node {
     struct fb_device device;
     bool has_device;
     struct fb_io *io;
+    uint64_t io_pending; /* requests that were submitted and have not come back */
+    bool io_told;        /* its descriptor became readable */
     void *shard_memory, *meta, *server_memory;
     size_t shard_bytes, meta_bytes, server_bytes;
     struct fb_shard *shard;

@@ -454,9 +454,9 @@ static void on_wake(struct fb_node *node, struct fb_node_watch *watch, uint32_t 
 /* Finished I/O is taken in every turn; this only ends the sleep. */
 static void on_io(struct fb_node *node, struct fb_node_watch *watch, uint32_t events)
 {
-    (void)node;
     (void)watch;
     (void)events;
+    node->io_told = true;
 }
 
 static enum fb_node_failure make_loop(struct fb_node *node, char *why, size_t why_bytes)
