@@ -202,10 +202,12 @@ void fb_node_print(struct fb_node_text *text, const char *format, ...)
     va_start(args, format);
     int count = vsnprintf(text->at + text->used, text->room - text->used, format, args);
     va_end(args);
-    if (count < 0 || (size_t)count >= text->room - text->used)
-        text->is_cut = true;
-    else
+    if (count >= 0 && (size_t)count < text->room - text->used) {
         text->used += (size_t)count;
+        return;
+    }
+    text->is_cut = true;
+    text->at[text->used] = '\0';
 }
 
 void fb_node_print_json(struct fb_node_text *text, const char *string)
