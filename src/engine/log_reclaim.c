@@ -245,6 +245,23 @@ static bool begin_victim(struct fb_log *log, uint32_t victim)
     return true;
 }
 
+/*
+ * A rescue whose victim is not there any more under that number (a lost segment gets another one with
+ * each try) is an ordinary open segment. Without this it would wait for its victim for ever.
+ */
+static void release_rescue(struct fb_log *log)
+{
+    const struct fb_log_writer *rescue = fb_log_rescue(log);
+    if (rescue == NULL)
+        return;
+    for (uint32_t i = 0; i < log->grown; i++) {
+        const struct fb_log_segment *segment = &log->segments[i];
+        if (segment->incarnation == rescue->rescue_of && fb_log_is_alive(segment))
+            return;
+    }
+    fb_log_rescue_over(log);
+}
+
 /* Begins with the next victim; false if there is none. */
 static bool begin(struct fb_log *log)
 {
@@ -252,6 +269,7 @@ static bool begin(struct fb_log *log)
     struct fb_log_walker *walker = &log->walkers[FB_LOG_WALKER_RECLAIM];
     if (!fb_log_walk_is_idle(walker) || reclaim->read.is_busy)
         return false;
+    release_rescue(log);
     uint32_t victim = choose_victim(log);
     reclaim->is_forced = false;
     if (victim == log->geometry.segments) {
