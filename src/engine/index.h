@@ -153,6 +153,10 @@ void fb_index_free(struct fb_index *index, struct fb_entry *entry);
 /* The head in the hash with this digest, or NULL. There is at most one. */
 struct fb_entry *fb_index_find(const struct fb_index *index, struct fb_digest digest);
 
+/* Tells the processor that a key will be looked for soon: first with `entry` false, for its bucket,
+ * and a few keys later with true, for what the bucket names. Only a matter of speed. */
+void fb_index_prefetch(const struct fb_index *index, struct fb_digest digest, bool entry);
+
 /* Puts a head into the hash; no other has its digest (asserted). */
 void fb_index_link(struct fb_index *index, struct fb_entry *head);
 

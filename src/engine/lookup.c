@@ -261,6 +261,12 @@ static uint32_t look_on(struct fb_shard *shard, struct fb_op *op, uint32_t steps
     uint32_t end = (uint32_t)fb_min_u64(op->n, (uint64_t)op->next_part + steps);
     uint32_t begin = op->next_part;
     for (; op->next_part < end; op->next_part++) {
+        if (op->n - op->next_part > FB_SHARD_PREFETCH_BUCKETS)
+            fb_index_prefetch(&shard->index, op->digests[op->next_part + FB_SHARD_PREFETCH_BUCKETS],
+                              false);
+        if (op->n - op->next_part > FB_SHARD_PREFETCH_ENTRIES)
+            fb_index_prefetch(&shard->index, op->digests[op->next_part + FB_SHARD_PREFETCH_ENTRIES],
+                              true);
         struct fb_digest digest = op->digests[op->next_part];
         if (op->kind == FB_OP_LOOKUP)
             op->found[op->next_part] = look(shard, op, digest);
