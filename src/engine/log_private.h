@@ -41,7 +41,9 @@
 #define FB_LOG_WALK_BLOCKS      32 /* buffer of a walker */
 #define FB_LOG_META_READ_PIECE  FB_MIB(1)
 #define FB_LOG_META_WRITE_PIECE FB_KIB(256)
-#define FB_LOG_TRIES_MAX        8  /* a request that makes no progress is resumed so often */
+#define FB_LOG_TRIES_MAX        8 /* a request that makes no progress is resumed so often */
+#define FB_LOG_SPARE_TRIES \
+    3 /* a segment that is half free is tried so often to make free: each copy, then both */
 #define FB_LOG_READ_RETRIES     2  /* a short read of a value is repeated so often */
 #define FB_LOG_HEADER_READS     4  /* until two readings of a header agree */
 #define FB_LOG_REREADS          2  /* a block that looks bad is read again so often */

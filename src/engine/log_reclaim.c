@@ -246,8 +246,8 @@ static bool begin_victim(struct fb_log *log, uint32_t victim)
 }
 
 /*
- * A rescue whose victim is not there any more under that number (a lost segment gets another one with
- * each try) is an ordinary open segment. Without this it would wait for its victim for ever.
+ * A rescue whose victim is not there any more under that number (a lost segment gets another one
+ * with each try) is an ordinary open segment. Without this it would wait for its victim for ever.
  */
 static void release_rescue(struct fb_log *log)
 {

@@ -467,7 +467,7 @@ static void free_checked(struct fb_log *log, struct fb_log_meta *meta, int resul
     }
     if (good == FB_LOG_HEADER_BLOCKS)
         free_end(log, FB_LOG_SEG_FREE);
-    else if (good > 0)
+    else if (good > 0 && op->tries >= FB_LOG_SPARE_TRIES)
         free_end(log, FB_LOG_SEG_SPARE); /* FREE rules over OPEN, so one copy is enough */
     else
         free_again(log);
