@@ -274,6 +274,9 @@ static void check_ended(struct fb_log *log, struct fb_log_walker *walker, bool i
 static void data_rewritten(struct fb_log *log, struct fb_log_meta *meta, int result)
 {
     struct fb_log_walker *walker = FB_LIST_ITEM(meta, struct fb_log_walker, data);
+    /* Its bytes were whole: a later start may find them. So the segment must not outlive this one. */
+    if (result != 0)
+        walker->result.is_unreadable = true;
     check_ended(log, walker, result == 0);
 }
 
