@@ -239,6 +239,11 @@ static void fault_kick(struct fb_io *io)
     fb_io_kick(fault_of(io)->inner);
 }
 
+static void fault_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    fb_io_faulted(fault_of(io)->inner, arena_bytes);
+}
+
 static int fault_event_fd(struct fb_io *io)
 {
     return fb_io_event_fd(fault_of(io)->inner);
@@ -256,6 +261,7 @@ static const struct fb_io_ops fault_ops = {
     .submit = fault_submit,
     .reap = fault_reap,
     .kick = fault_kick,
+    .faulted = fault_faulted,
     .event_fd = fault_event_fd,
     .close = fault_close,
 };

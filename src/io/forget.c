@@ -251,6 +251,12 @@ static void forget_kick(struct fb_io *io)
     (void)io;
 }
 
+static void forget_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    (void)io;
+    (void)arena_bytes;
+}
+
 static int forget_event_fd(struct fb_io *io)
 {
     return forget_of(io)->event_fd;
@@ -276,6 +282,7 @@ static const struct fb_io_ops forget_ops = {
     .submit = forget_submit,
     .reap = forget_reap,
     .kick = forget_kick,
+    .faulted = forget_faulted,
     .event_fd = forget_event_fd,
     .close = forget_close,
 };

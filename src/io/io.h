@@ -101,6 +101,7 @@ struct fb_io_ops {
     void (*submit)(struct fb_io *io, struct fb_io_req *req);
     size_t (*reap)(struct fb_io *io, struct fb_io_req **out, size_t max);
     void (*kick)(struct fb_io *io);
+    void (*faulted)(struct fb_io *io, uint64_t arena_bytes);
     int (*event_fd)(struct fb_io *io);
     void (*close)(struct fb_io *io);
 };
@@ -137,6 +138,16 @@ static inline size_t fb_io_reap(struct fb_io *io, struct fb_io_req **out, size_t
 static inline void fb_io_kick(struct fb_io *io)
 {
     io->ops->kick(io);
+}
+
+/*
+ * Says that the arena's first arena_bytes bytes are backed by memory; grows only. A backend may
+ * prepare them (uring registers them, in the background), and works without being told. Never
+ * blocks. The memory must then stay mapped and not be punched until the backend is closed.
+ */
+static inline void fb_io_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    io->ops->faulted(io, arena_bytes);
 }
 
 /*

@@ -50,6 +50,12 @@ static void posix_kick(struct fb_io *io)
     (void)io;
 }
 
+static void posix_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    (void)io;
+    (void)arena_bytes;
+}
+
 static int posix_event_fd(struct fb_io *io)
 {
     return posix_of(io)->event_fd;
@@ -70,6 +76,7 @@ static const struct fb_io_ops posix_ops = {
     .submit = posix_submit,
     .reap = posix_reap,
     .kick = posix_kick,
+    .faulted = posix_faulted,
     .event_fd = posix_event_fd,
     .close = posix_close,
 };

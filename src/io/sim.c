@@ -599,6 +599,12 @@ static void sim_kick(struct fb_io *io)
     (void)io;
 }
 
+static void sim_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    (void)io;
+    (void)arena_bytes;
+}
+
 static int sim_event_fd(struct fb_io *io)
 {
     (void)io;
@@ -621,6 +627,7 @@ static const struct fb_io_ops sim_ops = {
     .submit = sim_submit,
     .reap = sim_reap,
     .kick = sim_kick,
+    .faulted = sim_faulted,
     .event_fd = sim_event_fd,
     .close = sim_close,
 };

@@ -8,6 +8,12 @@
  * One eventfd serves ring and pool. Reap reads it before it looks at the ring, so that a completion
  * which comes meanwhile makes it readable again.
  *
+ * Memory is registered so that the kernel need not pin it anew for each request, which is most of
+ * the CPU time of a large one. Piece 0 is the metadata, the others are the arena in order. The pool
+ * registers the arena in the background, one run of it at a time: `job` is a request of the
+ * backend's own that never reaches its owner. Only requests of one run of memory that lies in one
+ * piece use this; the others work as before.
+ *
  * A completion with -EAGAIN or -EINTR has done nothing, and says nothing of the device; the entry
  * is filled again, RETRIES_MAX times.
  */
@@ -27,8 +33,8 @@
 #include "io/pool.h"
 
 #define RETRIES_MAX  8
-#define FIXED_BYTES  FB_GIB(1) /* the kernel registers no longer piece */
-#define FIXED_PIECES (FB_URING_FIXED_MAX / FIXED_BYTES + 2)
+#define META_PIECE   0
+#define PIECE_MAX    FB_GIB(1) /* the kernel registers no longer one */
 #define CLOSE_WAIT_S 30
 #define SETUP_FLAGS \
     (IORING_SETUP_SUBMIT_ALL | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
@@ -39,7 +45,6 @@ struct uring {
     struct fb_execute execute;
     struct io_uring ring;
     bool has_ring;
-    bool has_fixed;
     int event_fd;
     struct fb_pool *pool;
     uint32_t depth;
@@ -48,6 +53,14 @@ struct uring {
     uint32_t next_iov;                  /* which array the next entry uses */
     struct fb_list backlog;             /* requests beyond the depth */
     struct iovec (*iov)[FB_IO_VEC_MAX]; /* FB_URING_BATCH arrays */
+
+    fb_device_say_fn *say;
+    void *say_context;
+    uint64_t piece_bytes;      /* 0: nothing is registered */
+    uint64_t faulted_bytes;    /* of the arena, as the owner says */
+    uint64_t registered_bytes; /* of the arena, as far as this thread knows */
+    struct fb_io_req job;      /* registers from device_off to len, both bytes of the arena */
+    bool job_runs;
 };
 
 static struct uring *uring_of(struct fb_io *io)
@@ -55,10 +68,39 @@ static struct uring *uring_of(struct fb_io *io)
     return (struct uring *)((uint8_t *)io - offsetof(struct uring, io));
 }
 
+static struct iovec piece_of(const struct uring *uring, uint64_t off)
+{
+    const struct fb_io_memory *memory = &uring->execute.memory;
+    return (struct iovec){.iov_base = memory->base[FB_IO_ARENA] + off,
+                          .iov_len =
+                              fb_min_u64(memory->bytes[FB_IO_ARENA] - off, uring->piece_bytes)};
+}
+
+/* Registers one piece. Returns 0 or -errno. */
+static int register_piece(struct uring *uring, unsigned piece, const struct iovec *memory)
+{
+    const int rc = io_uring_register_buffers_update_tag(&uring->ring, piece, memory, NULL, 1);
+    return rc < 0 ? rc : 0;
+}
+
+/* On a thread of the pool: pins pieces of the arena. The result is where it came to, or -errno. */
+static int64_t run_job(struct uring *uring)
+{
+    uint64_t off = uring->job.device_off;
+    for (; off < uring->job.len; off += uring->piece_bytes) {
+        const struct iovec piece = piece_of(uring, off);
+        const int rc =
+            register_piece(uring, META_PIECE + 1 + (unsigned)(off / uring->piece_bytes), &piece);
+        if (rc != 0)
+            return rc;
+    }
+    return (int64_t)fb_min_u64(off, uring->execute.memory.bytes[FB_IO_ARENA]);
+}
+
 static void pool_work(void *context, struct fb_io_req *req)
 {
-    const struct uring *uring = context;
-    req->result = fb_execute_request(&uring->execute, req);
+    struct uring *uring = context;
+    req->result = req == &uring->job ? run_job(uring) : fb_execute_request(&uring->execute, req);
 }
 
 /* ---- filling entries ---- */
@@ -66,14 +108,15 @@ static void pool_work(void *context, struct fb_io_req *req)
 /* The number of the registered piece that holds a run of memory whole, or -1. */
 static int fixed_piece(const struct uring *uring, const struct fb_io_vec *vec)
 {
-    if (!uring->has_fixed)
+    if (uring->piece_bytes == 0)
         return -1;
-    /* The arena's pieces come first, then the metadata, which is one piece. */
     if (vec->space == FB_IO_META)
-        return (int)fb_div_up(uring->execute.memory.bytes[FB_IO_ARENA], FIXED_BYTES);
-    if (vec->off / FIXED_BYTES != (vec->off + vec->len - 1) / FIXED_BYTES)
+        return META_PIECE;
+    const uint64_t first = vec->off / uring->piece_bytes;
+    const uint64_t last = (vec->off + vec->len - 1) / uring->piece_bytes;
+    if (first != last || vec->off + vec->len > uring->registered_bytes)
         return -1;
-    return (int)(vec->off / FIXED_BYTES);
+    return META_PIECE + 1 + (int)first;
 }
 
 static void fill_single(struct uring *uring, struct io_uring_sqe *sqe, const struct fb_io_req *req)
@@ -219,6 +262,71 @@ static size_t reap_ring(struct uring *uring, struct fb_io_req **out, size_t max)
     return count;
 }
 
+static void say_not_fixed(const struct uring *uring, int rc)
+{
+    char line[LINE_BYTES];
+    char limit[FB_SIZE_TEXT_BYTES];
+    struct rlimit memlock = {0};
+    getrlimit(RLIMIT_MEMLOCK, &memlock);
+    if (memlock.rlim_cur == RLIM_INFINITY)
+        snprintf(limit, sizeof limit, "none");
+    else
+        fb_size_print(limit, sizeof limit, memlock.rlim_cur);
+    snprintf(line, sizeof line,
+             "io_uring: no fixed buffers%s: %s (%s; memlock limit %s, raised with ulimit -l or "
+             "LimitMEMLOCK=)",
+             uring->registered_bytes > 0 ? " for the rest of the pool" : "", strerror(-rc),
+             rc == -EINVAL ? "they need Linux 5.19" : "I/O works, and takes more CPU", limit);
+    if (uring->say)
+        uring->say(uring->say_context, line);
+}
+
+/* Has the next pieces registered that are backed by memory, if nothing is on its way already. */
+static void start_job(struct uring *uring)
+{
+    const uint64_t arena_bytes = uring->execute.memory.bytes[FB_IO_ARENA];
+    if (uring->piece_bytes == 0 || uring->job_runs)
+        return;
+    uint64_t end = uring->faulted_bytes - uring->faulted_bytes % uring->piece_bytes;
+    if (uring->faulted_bytes == arena_bytes)
+        end = arena_bytes; /* the last piece may be a shorter one */
+    if (end <= uring->registered_bytes)
+        return;
+    uring->job =
+        (struct fb_io_req){.op = FB_IO_GROW, .device_off = uring->registered_bytes, .len = end};
+    uring->job_runs = true;
+    fb_pool_submit(uring->pool, &uring->job);
+}
+
+/* Takes the backend's own job out of what the pool has done; returns how many are left. */
+static size_t without_job(struct uring *uring, struct fb_io_req **out, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (out[i] != &uring->job) {
+            out[kept++] = out[i];
+            continue;
+        }
+        uring->job_runs = false;
+        if (uring->job.result > 0) {
+            uring->registered_bytes = (uint64_t)uring->job.result;
+            start_job(uring);
+        } else {
+            say_not_fixed(uring, (int)uring->job.result);
+            uring->faulted_bytes = 0; /* it would fail again */
+        }
+    }
+    return kept;
+}
+
+static void uring_faulted(struct fb_io *io, uint64_t arena_bytes)
+{
+    struct uring *uring = uring_of(io);
+    FB_ASSERT(arena_bytes <= uring->execute.memory.bytes[FB_IO_ARENA]);
+    uring->faulted_bytes = fb_max_u64(uring->faulted_bytes, arena_bytes);
+    start_job(uring);
+}
+
 static size_t uring_reap(struct fb_io *io, struct fb_io_req **out, size_t max)
 {
     struct uring *uring = uring_of(io);
@@ -226,7 +334,7 @@ static size_t uring_reap(struct fb_io *io, struct fb_io_req **out, size_t max)
     const int rc = eventfd_read(uring->event_fd, &value);
     FB_ASSERT(rc == 0 || errno == EAGAIN);
     hand_over(uring);
-    size_t count = fb_pool_reap(uring->pool, out, max);
+    size_t count = without_job(uring, out, fb_pool_reap(uring->pool, out, max));
     count += reap_ring(uring, out + count, max - count);
     start_backlog(uring);
     if (count == max && max > 0)
@@ -269,12 +377,13 @@ static void run_dry(struct uring *uring)
 static void uring_close(struct fb_io *io)
 {
     struct uring *uring = uring_of(io);
+    /* The pool first: it may be registering memory with the ring. */
+    if (uring->pool)
+        fb_pool_close(uring->pool);
     if (uring->has_ring) {
         run_dry(uring);
         io_uring_queue_exit(&uring->ring);
     }
-    if (uring->pool)
-        fb_pool_close(uring->pool);
     if (uring->event_fd >= 0)
         close(uring->event_fd);
     free(uring->iov);
@@ -286,6 +395,7 @@ static const struct fb_io_ops uring_ops = {
     .submit = uring_submit,
     .reap = uring_reap,
     .kick = uring_kick,
+    .faulted = uring_faulted,
     .event_fd = uring_event_fd,
     .close = uring_close,
 };
@@ -319,55 +429,25 @@ static int set_up_ring(struct uring *uring, char *why, size_t why_bytes)
     return -EINVAL;
 }
 
-static unsigned list_pieces(const struct uring *uring, struct iovec *pieces)
+/* Prepares the table of pieces and registers the metadata; or says why not. */
+static void set_up_fixed(struct uring *uring, const struct fb_uring_config *config)
 {
     const struct fb_io_memory *memory = &uring->execute.memory;
-    unsigned count = 0;
-    for (unsigned space = FB_IO_ARENA; space <= FB_IO_META; space++) {
-        for (uint64_t off = 0; off < memory->bytes[space]; off += FIXED_BYTES) {
-            FB_ASSERT(count < FIXED_PIECES);
-            pieces[count].iov_base = memory->base[space] + off;
-            pieces[count++].iov_len = fb_min_u64(memory->bytes[space] - off, FIXED_BYTES);
-        }
-    }
-    return count;
-}
-
-/* Registers the memory, which saves pinning it anew for each request; or says why not. */
-static void register_memory(struct uring *uring, const struct fb_uring_config *config)
-{
-    const struct fb_io_memory *memory = &uring->execute.memory;
-    char line[LINE_BYTES];
-    char size[FB_SIZE_TEXT_BYTES];
-    char limit[FB_SIZE_TEXT_BYTES];
-    const uint64_t bytes = memory->bytes[FB_IO_ARENA] + memory->bytes[FB_IO_META];
-    if (config->no_fixed || bytes == 0)
+    uint64_t piece_bytes = config->piece_bytes ? config->piece_bytes : FB_URING_PIECE_BYTES;
+    while (fb_div_up(memory->bytes[FB_IO_ARENA], piece_bytes) > FB_URING_PIECES_MAX)
+        piece_bytes *= 2;
+    if (config->no_fixed || piece_bytes > PIECE_MAX || memory->bytes[FB_IO_META] > PIECE_MAX)
         return;
-    fb_size_print(size, sizeof size, bytes);
-    if (memory->bytes[FB_IO_ARENA] > FB_URING_FIXED_MAX ||
-        memory->bytes[FB_IO_META] > FIXED_BYTES) {
-        snprintf(line, sizeof line,
-                 "io_uring: no fixed buffers: %s of memory is more than the %s that are registered "
-                 "at start",
-                 size, fb_size_print(limit, sizeof limit, FB_URING_FIXED_MAX));
-    } else {
-        struct iovec pieces[FIXED_PIECES];
-        const int rc = io_uring_register_buffers(&uring->ring, pieces, list_pieces(uring, pieces));
-        uring->has_fixed = rc == 0;
-        if (uring->has_fixed)
-            return;
-        struct rlimit memlock = {0};
-        getrlimit(RLIMIT_MEMLOCK, &memlock);
-        snprintf(line, sizeof line,
-                 "io_uring: no fixed buffers: %s cannot be registered: %s (memlock limit %s; raise "
-                 "it with ulimit -l or LimitMEMLOCK=)",
-                 size, strerror(-rc),
-                 memlock.rlim_cur == RLIM_INFINITY
-                     ? "none"
-                     : fb_size_print(limit, sizeof limit, memlock.rlim_cur));
+    const unsigned pieces = 1 + (unsigned)fb_div_up(memory->bytes[FB_IO_ARENA], piece_bytes);
+    int rc = io_uring_register_buffers_sparse(&uring->ring, META_PIECE + pieces);
+    if (rc == 0 && memory->bytes[FB_IO_META] > 0) {
+        const struct iovec meta = {memory->base[FB_IO_META], memory->bytes[FB_IO_META]};
+        rc = register_piece(uring, META_PIECE, &meta);
     }
-    if (config->say)
-        config->say(config->say_context, line);
+    if (rc == 0)
+        uring->piece_bytes = piece_bytes;
+    else
+        say_not_fixed(uring, rc);
 }
 
 static int set_up_rest(struct uring *uring, char *why, size_t why_bytes)
@@ -398,6 +478,8 @@ int fb_uring_open(const struct fb_execute *execute, const struct fb_uring_config
     uring->execute = *execute;
     uring->depth = config->depth ? config->depth : FB_URING_DEPTH_DEFAULT;
     uring->event_fd = -1;
+    uring->say = config->say;
+    uring->say_context = config->say_context;
     fb_list_init(&uring->backlog);
     int rc = set_up_ring(uring, why, why_bytes);
     if (rc == 0)
@@ -406,7 +488,7 @@ int fb_uring_open(const struct fb_execute *execute, const struct fb_uring_config
         uring_close(&uring->io);
         return rc;
     }
-    register_memory(uring, config);
+    set_up_fixed(uring, config);
     *out = &uring->io;
     return 0;
 }

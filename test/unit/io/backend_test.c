@@ -21,11 +21,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/hash.h"
 #include "io/fault.h"
+#include "io/uring.h"
+#include "test/lib/child.h"
 #include "test/lib/cm.h"
 #include "test/lib/dies.h"
 #include "test/lib/io_conform.h"
@@ -212,6 +213,31 @@ static void test_faults_that_heal_conform(void **state)
     box_close(&box);
 }
 
+/* Registered memory, in pieces so small that many runs lie across two of them. */
+static void test_uring_with_registered_memory(void **state)
+{
+    (void)state;
+    if (!has_uring())
+        return;
+    struct box box;
+    box_prepare(&box, "uring");
+    struct fb_execute execute = {.devices = box.devices};
+    execute.memory = (struct fb_io_memory){.base = {box.test.arena, box.test.meta},
+                                           .bytes = {TEST_IO_ARENA_BYTES, TEST_IO_META_BYTES},
+                                           .device_count = DEVICES};
+    const struct fb_uring_config config = {.piece_bytes = 7 * PAGE * 3,
+                                           .say = note_line,
+                                           .say_context = &box};
+    assert_int_equal(fb_uring_open(&execute, &config, &box.test.io, box.why, sizeof box.why), 0);
+    /* As the pool is faulted in, bit by bit, while requests run. */
+    for (unsigned i = 1; i <= 4; i++) {
+        fb_io_faulted(box.test.io, TEST_IO_ARENA_BYTES * i / 4);
+        test_io_conform(&box.test, 20 + i, 400);
+    }
+    assert_string_equal(box.lines, "");
+    box_close(&box);
+}
+
 /* ---- depth ---- */
 
 #define READS 64
@@ -289,19 +315,6 @@ static void test_nothing_goes_beyond_the_cap(void **state)
         check_limits("uring");
 }
 
-/* Runs a function in a child and returns its exit status: limits set there stay there. */
-static int in_child(int (*function)(const char *backend), const char *backend)
-{
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0)
-        _exit(function(backend));
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 static int grow_above_file_limit(const char *backend)
 {
     struct box box;
@@ -326,8 +339,8 @@ static int grow_above_file_limit(const char *backend)
 static void test_a_limit_of_file_sizes_is_a_full_disk(void **state)
 {
     (void)state;
-    assert_int_equal(in_child(grow_above_file_limit, "posix"), 0);
-    assert_int_equal(in_child(grow_above_file_limit, "uring"), 0);
+    assert_int_equal(test_child_run(grow_above_file_limit, "posix", 0), 0);
+    assert_int_equal(test_child_run(grow_above_file_limit, "uring", 0), 0);
 }
 
 /* ---- choosing ---- */
@@ -351,7 +364,7 @@ static int choose_without_uring(const char *backend)
     struct box box;
     (void)backend;
     if (forbid_uring() != 0)
-        return 77;
+        return TEST_CHILD_NOT_RUN;
     box_prepare(&box, "uring");
     if (box_start(&box) != -EPERM || !strstr(box.why, "kernel.io_uring_disabled") ||
         !strstr(box.why, "--io=posix") || strchr(box.why, '\n'))
@@ -370,8 +383,8 @@ static int choose_without_uring(const char *backend)
 static void test_uring_forbidden(void **state)
 {
     (void)state;
-    const int rc = in_child(choose_without_uring, NULL);
-    if (rc == 77)
+    const int rc = test_child_run(choose_without_uring, NULL, 0);
+    if (rc == TEST_CHILD_NOT_RUN)
         print_message("not run: no seccomp filters here\n");
     else
         assert_int_equal(rc, 0);
@@ -383,9 +396,9 @@ static int register_without_memlock(const char *backend)
     const struct rlimit limit = {FB_KIB(64), FB_KIB(64)};
     box_prepare(&box, backend);
     if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0)
-        return 77;
+        return TEST_CHILD_NOT_RUN;
     if (geteuid() == 0 && setresuid(NOBODY, NOBODY, NOBODY) != 0)
-        return 77;
+        return TEST_CHILD_NOT_RUN;
     if (box_start(&box) != 0)
         return 1;
     if (!strstr(box.lines, "no fixed buffers") || !strstr(box.lines, "memlock limit 64 KiB"))
@@ -400,8 +413,8 @@ static void test_memory_that_cannot_be_registered(void **state)
     (void)state;
     if (!has_uring())
         return;
-    const int rc = in_child(register_without_memlock, "uring");
-    if (rc == 77)
+    const int rc = test_child_run(register_without_memlock, "uring", 0);
+    if (rc == TEST_CHILD_NOT_RUN)
         print_message("not run: rights cannot be given up here\n");
     else
         assert_int_equal(rc, 0);
@@ -465,6 +478,10 @@ static int write_and_die(const char *backend)
 {
     struct box box;
     box_open(&box, backend);
+    /* To the other device, which is not flushed. */
+    test_io_put(&box.test, 0, fb_sim_token(9, 2, 0));
+    if (test_io_move(&box.test, FB_IO_WRITE, 1, 0, 0, 1) != (int64_t)PAGE)
+        return 6;
     for (unsigned i = 0; i < 4; i++) {
         test_io_put(&box.test, 0, fb_sim_token(i + 1, 2, 0));
         if (test_io_move(&box.test, FB_IO_WRITE, 0, i * PAGE, 0, 1) != (int64_t)PAGE)
@@ -482,7 +499,8 @@ static int write_and_die(const char *backend)
     return 5;
 }
 
-/* How many of blocks 0 to 3 hold version 2 after a process has written them and was killed. */
+/* How many of five blocks, two of them flushed, hold version 2 after a process has written them and
+ * was killed. */
 static unsigned version_2_after_kill(const char *backend)
 {
     struct box box;
@@ -491,15 +509,11 @@ static unsigned version_2_after_kill(const char *backend)
         test_io_put(&box.test, 0, fb_sim_token(i + 1, 1, 0));
         assert_int_equal(test_io_move(&box.test, FB_IO_WRITE, 0, i * PAGE, 0, 1), PAGE);
     }
+    test_io_put(&box.test, 0, fb_sim_token(9, 1, 0));
+    assert_int_equal(test_io_move(&box.test, FB_IO_WRITE, 1, 0, 0, 1), PAGE);
     assert_int_equal(test_io_flush(&box.test, 0), 0);
     box_close(&box);
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0)
-        _exit(write_and_die(backend));
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(test_child_run(write_and_die, backend, SIGKILL), -SIGKILL);
     box_open(&box, "posix");
     assert_int_equal(test_io_move(&box.test, FB_IO_READ, 0, 0, 0, 4), 4 * PAGE);
     unsigned found = 0;
@@ -509,6 +523,8 @@ static unsigned version_2_after_kill(const char *backend)
         assert_true(is_new || i >= 2); /* the flushed ones */
         found += is_new;
     }
+    assert_int_equal(test_io_move(&box.test, FB_IO_READ, 1, 0, 0, 1), PAGE);
+    found += test_io_is(&box.test, 0, fb_sim_token(9, 2, 0));
     box_close(&box);
     return found;
 }
@@ -517,7 +533,7 @@ static void test_a_kill_loses_unflushed_writes(void **state)
 {
     (void)state;
     assert_int_equal(version_2_after_kill("forget"), 2);
-    assert_int_equal(version_2_after_kill("posix"), 4); /* and it is this backend that does it */
+    assert_int_equal(version_2_after_kill("posix"), 5); /* and it is this backend that does it */
 }
 
 /* ---- faults by script ---- */
@@ -658,6 +674,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_posix_conforms),
         cmocka_unit_test(test_uring_conforms),
+        cmocka_unit_test(test_uring_with_registered_memory),
         cmocka_unit_test(test_forget_conforms),
         cmocka_unit_test(test_faults_that_heal_conform),
         cmocka_unit_test(test_reads_are_in_flight_together),

@@ -19,13 +19,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "test/lib/child.h"
 #include "test/lib/cm.h"
 #include "test/lib/server.h"
 
 #define PATH_BYTES  (TEST_SERVER_PATH_BYTES + 64)
 #define LINES_BYTES 4096
 #define NOBODY      65534
-#define NOT_RUN     77
 
 static char directory[TEST_SERVER_PATH_BYTES];
 static char lines[LINES_BYTES];
@@ -214,26 +214,15 @@ static void test_paths_that_cannot_be(void **state)
     ASSERT_REFUSED(&config, -EINVAL, "5000");
 }
 
-static int in_child(int (*function)(void))
+static int open_without_rights(const char *argument)
 {
-    const pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0)
-        _exit(function());
-    int status = 0;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static int open_without_rights(void)
-{
+    (void)argument;
     struct fb_device device;
     const char *path = path_of("others");
     if (close(open(path, O_CREAT | O_RDWR, 0600)) != 0 || chmod(directory, 0755) != 0)
         return 1;
     if (geteuid() == 0 ? setresuid(NOBODY, NOBODY, NOBODY) != 0 : chmod(path, 0) != 0)
-        return NOT_RUN;
+        return TEST_CHILD_NOT_RUN;
     struct fb_device_config config = config_of(path);
     if (open_device(&config, &device) != -EACCES)
         return 2;
@@ -243,8 +232,8 @@ static int open_without_rights(void)
 static void test_no_permission(void **state)
 {
     (void)state;
-    const int rc = in_child(open_without_rights);
-    assert_true(rc == 0 || rc == NOT_RUN);
+    const int rc = test_child_run(open_without_rights, NULL, 0);
+    assert_true(rc == 0 || rc == TEST_CHILD_NOT_RUN);
 }
 
 /* ---- the lock ---- */
@@ -281,6 +270,7 @@ static void test_waits_for_a_dying_predecessor(void **state)
     char byte = 0;
     if (pid == 0) {
         struct fb_device device;
+        close(go[1]); /* so that it ends if the parent does */
         const int rc = open_device(&config, &device);
         if (rc != 0 || write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1)
             _exit(1);
@@ -308,15 +298,16 @@ static void test_waits_for_a_dying_predecessor(void **state)
 
 /* ---- a full disk ---- */
 
-static int fill_small_disk(void)
+static int fill_small_disk(const char *argument)
 {
+    (void)argument;
     struct fb_device device;
     if (unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0)
-        return NOT_RUN;
+        return TEST_CHILD_NOT_RUN;
     if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
-        return NOT_RUN;
+        return TEST_CHILD_NOT_RUN;
     if (mount("tmpfs", directory, "tmpfs", 0, "size=1M") != 0)
-        return NOT_RUN;
+        return TEST_CHILD_NOT_RUN;
     struct fb_device_config config = config_of(path_of("small"));
     config.no_direct = true;
     if (open_device(&config, &device) != 0 || !strstr(lines, "cannot be reached"))
@@ -345,8 +336,8 @@ static int fill_small_disk(void)
 static void test_a_full_disk_and_its_healing(void **state)
 {
     (void)state;
-    const int rc = in_child(fill_small_disk);
-    if (rc == NOT_RUN)
+    const int rc = test_child_run(fill_small_disk, NULL, 0);
+    if (rc == TEST_CHILD_NOT_RUN)
         print_message("not run: no mount namespaces here\n");
     else
         assert_int_equal(rc, 0);

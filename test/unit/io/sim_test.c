@@ -37,7 +37,8 @@ static void box_open(struct box *box, struct fb_sim_config config)
     config.meta = box->meta;
     config.meta_bytes = TEST_IO_META_BYTES;
     /* Little memory: a test opens hundreds of these. */
-    config.meta_blocks_max = 1024;
+    if (config.meta_blocks_max == 0)
+        config.meta_blocks_max = 1024;
     if (config.unflushed_pages_max == 0)
         config.unflushed_pages_max = 16384;
     if (config.device_count == 0)
@@ -810,6 +811,28 @@ static void test_clone_is_what_a_cut_leaves(void **state)
     }
 }
 
+/* A clone owns nothing that only the original's lost writes need. */
+static void test_clone_has_all_its_room(void **state)
+{
+    (void)state;
+    struct box box;
+    struct box other;
+    box_open(&box, (struct fb_sim_config){.meta_blocks_max = 64});
+    box_open(&other, (struct fb_sim_config){.meta_blocks_max = 64});
+    for (unsigned i = 1; i <= 40; i++) {
+        memset(box.meta, (int)i, PAGE);
+        move_meta(&box, FB_IO_WRITE, 0);
+    }
+    fb_sim_clone_cut(box.sim, other.sim, FB_SIM_CUT_NONE, 0);
+    other.test.now_ns = box.test.now_ns;
+    for (unsigned i = 1; i <= 60; i++) {
+        memset(other.meta, (int)i, PAGE);
+        move_meta(&other, FB_IO_WRITE, i);
+    }
+    box_close(&box);
+    box_close(&other);
+}
+
 struct boundary_note {
     struct fb_sim *clone;
     uint64_t called;
@@ -902,6 +925,10 @@ static void test_counts_add_up(void **state)
     fb_sim_counts_add(&sum, fb_sim_get_counts(box.sim));
     assert_int_equal(sum.counter[FB_SIM_COMPLETED], 2);
     assert_int_equal(sum.fired[FB_IO_WRITE][FB_FAULT_NONE], 2);
+    fb_sim_power_cut(box.sim, FB_SIM_CUT_ALL, 0);
+    fb_sim_kill(box.sim, 0);
+    assert_int_equal(counted(&box, FB_SIM_CUT_POWER), 1);
+    assert_int_equal(counted(&box, FB_SIM_CUT_KILL), 1);
     for (unsigned i = 0; i < FB_SIM_COUNTER_COUNT; i++)
         assert_non_null(fb_sim_counter_name(i));
     box_close(&box);
@@ -938,6 +965,7 @@ int main(void)
         cmocka_unit_test(test_length_is_durable_by_flush),
         cmocka_unit_test(test_a_kill_leaves_the_cache),
         cmocka_unit_test(test_clone_is_what_a_cut_leaves),
+        cmocka_unit_test(test_clone_has_all_its_room),
         cmocka_unit_test(test_every_boundary),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_counts_add_up),
