@@ -30,6 +30,8 @@ static uint32_t *bucket_of(const struct fb_claims *claims, struct fb_digest dige
 
 struct fb_claim *fb_claim_find(const struct fb_claims *claims, struct fb_digest digest)
 {
+    if (claims->used == 0)
+        return NULL;
     uint32_t number = *bucket_of(claims, digest);
     while (number != FB_CLAIM_NONE) {
         struct fb_claim *claim = &claims->claims[number];

@@ -94,6 +94,20 @@ struct fb_entry *fb_index_find(const struct fb_index *index, struct fb_digest di
     return NULL;
 }
 
+void fb_index_prefetch(const struct fb_index *index, struct fb_digest digest, bool entry)
+{
+    const uint32_t *bucket = bucket_of(index, digest);
+    if (!entry) {
+        __builtin_prefetch(bucket);
+        return;
+    }
+    if (*bucket == FB_ENTRY_NONE)
+        return;
+    const uint8_t *at = (const uint8_t *)&index->entries[*bucket];
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + sizeof(struct fb_entry) - 1);
+}
+
 void fb_index_link(struct fb_index *index, struct fb_entry *head)
 {
     FB_ASSERT(fb_entry_is(head, FB_ENTRY_HEAD) && !fb_entry_is(head, FB_ENTRY_HASHED));

@@ -31,13 +31,12 @@ bool fb_put_is_writing(const struct fb_shard *shard, struct fb_digest digest)
            claim->writer->attempt.state >= FB_ATTEMPT_WRITING;
 }
 
-/* The value under a key: a doomed one counts as absent, since it cannot be promised any more. */
-static enum fb_attempt_value value_of(struct fb_shard *shard, struct fb_digest digest)
+/* The value of a head, which may be NULL: a doomed one counts as absent, since it cannot be
+ * promised any more. */
+static enum fb_attempt_value value_of(struct fb_shard *shard, struct fb_entry *head)
 {
-    struct fb_entry *head = fb_value_find(shard, digest);
-    if (head == NULL && FB_BUG(FB_BUG_INDEX_BEFORE_COMMIT) && fb_put_is_writing(shard, digest))
-        return FB_ATTEMPT_VALUE_DIRTY;
-    if (head == NULL || fb_value_is_doomed(shard, head) || !fb_value_is_readable(shard, head))
+    bool there = head != NULL && (head->state == FB_ENTRY_LIVE || head->state == FB_ENTRY_DOOMED);
+    if (!there || fb_value_is_doomed(shard, head) || !fb_value_is_readable(shard, head))
         return FB_ATTEMPT_VALUE_NONE;
     bool durable = fb_value_is_durable(shard, head) && fb_tier_is_readable(shard);
     return durable ? FB_ATTEMPT_VALUE_CLEAN : FB_ATTEMPT_VALUE_DIRTY;
@@ -45,8 +44,11 @@ static enum fb_attempt_value value_of(struct fb_shard *shard, struct fb_digest d
 
 static void refresh(struct fb_shard *shard, struct fb_attempt_slot *slot, struct fb_digest digest)
 {
-    slot->value = (uint8_t)value_of(shard, digest);
-    slot->old_on_disk = fb_kill_is_needed(shard, digest);
+    struct fb_entry *head = fb_index_find(&shard->index, digest);
+    slot->value = (uint8_t)value_of(shard, head);
+    slot->old_on_disk = head != NULL && fb_entry_is(head, FB_ENTRY_PLACED);
+    if (FB_BUG(FB_BUG_INDEX_BEFORE_COMMIT) && head == NULL && fb_put_is_writing(shard, digest))
+        slot->value = FB_ATTEMPT_VALUE_DIRTY;
 }
 
 /* ---- memory ---- */
@@ -212,7 +214,7 @@ static void answer(struct fb_shard *shard, struct fb_op *op, int result)
     struct fb_entry *head = fb_value_find(shard, op->digest);
     if (head != NULL) {
         op->generation = head->generation;
-        op->persisted = value_of(shard, op->digest) == FB_ATTEMPT_VALUE_CLEAN;
+        op->persisted = value_of(shard, head) == FB_ATTEMPT_VALUE_CLEAN;
     }
     if (result == FB_OK && (op->marks & FB_OP_THROUGH) != 0 && head != NULL && !op->persisted) {
         int error = fb_value_persist_error(shard, head);

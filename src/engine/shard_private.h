@@ -117,7 +117,11 @@
 #define FB_SHARD_TURN_TIMERS 1024u
 #define FB_SHARD_TURN_LIST   4096u /* entries looked at for a list of keys */
 
-#define FB_BEAT_SHIFT        26 /* a beat is 2^26 ns */
+/* How many keys ahead a lookup touches buckets and entries. */
+#define FB_SHARD_PREFETCH_BUCKETS 16u
+#define FB_SHARD_PREFETCH_ENTRIES 8u
+
+#define FB_BEAT_SHIFT             26 /* a beat is 2^26 ns */
 
 _Static_assert(FB_LOG_VEC_MAX *FB_PAGE_BYTES >= FB_CHUNK_BYTES_MAX,
                "a part of single pages fits into one vector");
