@@ -446,6 +446,22 @@ static int take(struct fb_server_settings *settings, const struct option *option
     FB_UNREACHABLE();
 }
 
+/* Gives all values their meaning; the default where none was given. */
+static int take_all(struct fb_server_settings *settings, char *why, size_t why_bytes)
+{
+    for (unsigned i = 0; i < OPTIONS; i++) {
+        struct fb_server_value *value = &settings->values[i];
+        if (!value->is_given && options[i].fallback != NULL) {
+            snprintf(value->text, sizeof(value->text), "%s", options[i].fallback);
+            snprintf(value->origin, sizeof(value->origin), "default");
+        }
+        bool has_value = value->is_given || options[i].fallback != NULL;
+        if (has_value && take(settings, &options[i], value, why, why_bytes) != 0)
+            return -1;
+    }
+    return 0;
+}
+
 int fb_server_options_read(struct fb_server_settings *settings, int argc, char *const *argv,
                            char *const *environment, char *why, size_t why_bytes)
 {
@@ -458,17 +474,7 @@ int fb_server_options_read(struct fb_server_settings *settings, int argc, char *
     if (read_environment(settings, environment, why, why_bytes) != 0 ||
         read_file(settings, why, why_bytes) != 0)
         return -1;
-    for (unsigned i = 0; i < OPTIONS; i++) {
-        struct fb_server_value *value = &settings->values[i];
-        if (!value->is_given && options[i].fallback != NULL) {
-            snprintf(value->text, sizeof(value->text), "%s", options[i].fallback);
-            snprintf(value->origin, sizeof(value->origin), "default");
-        }
-        bool has_value = value->is_given || options[i].fallback != NULL;
-        if (has_value && take(settings, &options[i], value, why, why_bytes) != 0)
-            return -1;
-    }
-    return 0;
+    return take_all(settings, why, why_bytes);
 }
 
 /* ---- what is printed ---- */

@@ -27,7 +27,7 @@ struct reader {
     size_t why_bytes;
 };
 
-static int wrong(const struct reader *reader, const yaml_event_t *event, const char *what)
+static int not_flat(const struct reader *reader, const yaml_event_t *event, const char *what)
 {
     snprintf(reader->why, reader->why_bytes, "line %zu: %s; write one 'name: value' a line",
              event->start_mark.line + 1, what);
@@ -39,16 +39,16 @@ static int on_scalar(struct reader *reader, const yaml_event_t *event)
     const char *text = (const char *)event->data.scalar.value;
     unsigned line = (unsigned)event->start_mark.line + 1;
     if (strlen(text) != event->data.scalar.length)
-        return wrong(reader, event, "a value with a zero byte in it");
+        return not_flat(reader, event, "a value with a zero byte in it");
     if (reader->place == IN_MAP) {
         if (snprintf(reader->key, sizeof(reader->key), "%s", text) >= (int)sizeof(reader->key))
-            return wrong(reader, event, "no setting has so long a name");
+            return not_flat(reader, event, "no setting has so long a name");
         reader->place = AFTER_KEY;
         return 0;
     }
     if (reader->place != AFTER_KEY) {
         /* An empty file, or one of comments alone, gives one empty scalar in some versions. */
-        return text[0] == '\0' ? 0 : wrong(reader, event, "a value without a name");
+        return text[0] == '\0' ? 0 : not_flat(reader, event, "a value without a name");
     }
     reader->place = IN_MAP;
     return reader->set(reader->context, reader->key, text, line, reader->why, reader->why_bytes);
@@ -61,18 +61,18 @@ static int on_event(struct reader *reader, const yaml_event_t *event)
         return on_scalar(reader, event);
     case YAML_MAPPING_START_EVENT:
         if (reader->place != AT_START)
-            return wrong(reader, event, "a map within the map");
+            return not_flat(reader, event, "a map within the map");
         reader->place = IN_MAP;
         return 0;
     case YAML_MAPPING_END_EVENT:
         reader->place = AT_END;
         return 0;
     case YAML_DOCUMENT_START_EVENT:
-        return reader->place == AT_END ? wrong(reader, event, "a second document") : 0;
+        return reader->place == AT_END ? not_flat(reader, event, "a second document") : 0;
     case YAML_SEQUENCE_START_EVENT:
-        return wrong(reader, event, "a list");
+        return not_flat(reader, event, "a list");
     case YAML_ALIAS_EVENT:
-        return wrong(reader, event, "an alias");
+        return not_flat(reader, event, "an alias");
     default:
         return 0;
     }
