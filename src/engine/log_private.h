@@ -121,6 +121,7 @@ enum fb_log_segment_state {
 struct fb_log_segment {
     uint32_t incarnation; /* 0: never opened */
     uint32_t readers;     /* reads that pin it */
+    uint32_t rescue_of;   /* closed before its victim was given up: see fb_log_redundant_rescue() */
     uint32_t end;         /* of its units, blocks */
     uint32_t durable;     /* frontier, blocks */
     uint32_t summary_first;
@@ -724,6 +725,10 @@ void fb_log_names_fail(struct fb_log *log);
 
 /* ---- log_history.c ---- */
 
+/* How far the history reaches back: wall clock of its oldest record once the ring has come round;
+ * 0: nothing was forgotten yet. */
+uint64_t fb_log_history_since(const struct fb_log *log);
+
 /* Begins a record of `entries` entries in the buffer. */
 void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarnation,
                           enum fb_reason reason, uint32_t entries);
@@ -891,6 +896,13 @@ void fb_log_reclaim_progress(struct fb_log *log);
 
 /* The victim is dead: what was opened as its rescue is a segment like others. */
 void fb_log_rescue_over(struct fb_log *log);
+
+/*
+ * A rescue that was closed, by an error say, while its victim still lives: the tombstones in it are
+ * all in the victim too. It goes before all others, and needs no place for them; otherwise an error
+ * would cost the last free segment. The count of segments if there is none.
+ */
+uint32_t fb_log_redundant_rescue(const struct fb_log *log);
 
 /* The writer that is the rescue of a living victim, or NULL. */
 const struct fb_log_writer *fb_log_rescue(const struct fb_log *log);

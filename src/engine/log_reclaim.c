@@ -30,6 +30,12 @@ static bool is_wanted(const struct fb_log *log)
     return fb_log_free_segments(log) <= log->config.reserve_segments + FB_LOG_FREE_AHEAD;
 }
 
+/* A segment that is read is not given up: the reads would find nothing. */
+static bool is_pinned(const struct fb_log_segment *segment)
+{
+    return segment->readers > 0 && !FB_BUG(FB_BUG_REUSE_BEFORE_UNPIN);
+}
+
 /* A rescue is open: it is for one victim, and no other may be taken. */
 static uint32_t rescued(const struct fb_log *log)
 {
@@ -49,6 +55,9 @@ static uint32_t rescued(const struct fb_log *log)
  */
 static uint32_t choose_victim(const struct fb_log *log)
 {
+    uint32_t redundant = fb_log_redundant_rescue(log);
+    if (redundant < log->geometry.segments)
+        return log->segments[redundant].readers == 0 ? redundant : log->geometry.segments;
     if (fb_log_rescue(log) != NULL)
         return rescued(log);
     uint32_t best = log->geometry.segments;
@@ -59,7 +68,7 @@ static uint32_t choose_victim(const struct fb_log *log)
             return i;
         if (segment->state != FB_LOG_SEG_SEALED && segment->state != FB_LOG_SEG_RETIRED)
             continue;
-        if (segment->readers > 0 || segment->deferred == log->reclaim.round)
+        if (is_pinned(segment) || segment->deferred == log->reclaim.round)
             continue;
         if (segment->must_go)
             return i;
@@ -312,8 +321,9 @@ static void begin_tombs(struct fb_log *log)
     reclaim->lowest_other = lowest_alive(log, reclaim->victim);
     reclaim->deadline_ns = fb_add_saturated(log->now_ns, FB_LOG_COPY_WAIT_NS);
     struct fb_log_walker *walker = &log->walkers[FB_LOG_WALKER_RECLAIM];
-    if (log->segments[reclaim->victim].tombs == 0)
-        reclaim->is_tombs_walked = true;
+    const struct fb_log_segment *segment = &log->segments[reclaim->victim];
+    if (segment->tombs == 0 || segment->rescue_of != 0)
+        reclaim->is_tombs_walked = true; /* none, or none that its own victim has not */
     else if (reclaim->is_lost)
         fb_log_walk_lost(log, walker, reclaim->victim, copy_tomb, tombs_walked);
     else

@@ -119,6 +119,30 @@ void fb_log_rescue_over(struct fb_log *log)
 {
     for (uint32_t i = 0; i < FB_LOG_WRITERS; i++)
         log->writers[i].rescue_of = 0;
+    for (uint32_t i = 0; i < log->grown; i++)
+        log->segments[i].rescue_of = 0;
+}
+
+static bool is_number_alive(const struct fb_log *log, uint32_t incarnation)
+{
+    for (uint32_t i = 0; i < log->grown; i++) {
+        const struct fb_log_segment *segment = &log->segments[i];
+        if (segment->incarnation == incarnation && fb_log_is_alive(segment))
+            return true;
+    }
+    return false;
+}
+
+uint32_t fb_log_redundant_rescue(const struct fb_log *log)
+{
+    for (uint32_t i = 0; i < log->grown; i++) {
+        const struct fb_log_segment *segment = &log->segments[i];
+        bool is_closed =
+            segment->state == FB_LOG_SEG_SEALED || segment->state == FB_LOG_SEG_RETIRED;
+        if (segment->rescue_of != 0 && is_closed && is_number_alive(log, segment->rescue_of))
+            return i;
+    }
+    return log->geometry.segments;
 }
 
 /* A writer that is not in use, or NULL. */
@@ -220,6 +244,8 @@ static void end_writer(struct fb_log *log, struct fb_log_writer *writer,
         segment->summary_blocks = 0;
         log->stats.segments_retired++;
     }
+    segment->rescue_of = writer->rescue_of;
+    writer->rescue_of = 0;
     writer->state = FB_LOG_WRITER_IDLE;
 }
 
