@@ -86,10 +86,12 @@ shared     := $(if $(filter plain hooks,$(BUILD)),$(B)/libforebay.so)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all objects units fuzzers test demo sim sweep crash fuzz bench check-clang format tidy \
+.PHONY: all run objects units fuzzers test demo sim sweep crash fuzz bench check-clang format tidy \
         setup clean help
 
 all: $(lib) $(helpers) $(shared) $(daemon) $(cli) $(programs) $(units)
+# What is needed to run a node and the programs that prove it, without the unit tests.
+run: $(shared) $(daemon) $(cli) $(programs) ; @:
 objects: $(call objects,$(all_src)) ; @:
 units: $(units) ; @:
 fuzzers: $(fuzzers) ; @:
@@ -161,8 +163,8 @@ submake = $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS))
 
 test: setup
 	+$(Q)$(submake) BUILD=asan all
-	+$(Q)$(submake) BUILD=plain all
-	+$(Q)$(submake) BUILD=hooks all
+	+$(Q)$(submake) BUILD=plain run build/plain/test/model/simspeed_test
+	+$(Q)$(submake) BUILD=hooks run
 	+$(Q)$(submake) BUILD=clang objects
 	+$(Q)$(submake) BUILD=fuzz fuzzers
 	$(Q)tools/run-tests
@@ -170,19 +172,20 @@ test: setup
 # The old behaviours that BREAK asks for exist in test builds only.
 demo: demo_build = $(if $(BREAK),hooks,plain)
 demo: setup
-	+$(Q)$(submake) BUILD=$(demo_build) all
+	+$(Q)$(submake) BUILD=$(demo_build) $(addprefix build/$(demo_build)/,forebayd forebay fb-demo)
 	$(Q)build/$(demo_build)/fb-demo $(if $(BREAK),--break $(BREAK))
 
 sim: setup
-	+$(Q)$(submake) BUILD=hooks all
-	$(Q)build/hooks/fb-sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000))
+	+$(Q)$(submake) BUILD=hooks build/hooks/fb-sim
+	$(Q)build/hooks/fb-sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) \
+	    $(if $(BUG),--bug $(BUG))
 
 sweep: setup
-	+$(Q)$(submake) BUILD=asan all
+	+$(Q)$(submake) BUILD=asan build/asan/fb-sweep build/asan/forebayd
 	$(Q)build/asan/fb-sweep
 
 crash: setup
-	+$(Q)$(submake) BUILD=hooks all
+	+$(Q)$(submake) BUILD=hooks build/hooks/forebayd build/hooks/forebay build/hooks/fb-crash
 	$(Q)build/hooks/fb-crash --cycles $(or $(CYCLES),100) $(if $(SEED),--seed $(SEED))
 
 # Each fuzzer starts from its corpus in the tree and keeps what it finds in the build folder.
@@ -200,8 +203,8 @@ FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS))
 
 bench:
 	$(Q)tools/setup && tools/setup bench
-	+$(Q)$(submake) BUILD=plain all
-	$(Q)build/plain/fb-bench
+	+$(Q)$(submake) BUILD=plain build/plain/forebayd build/plain/forebay build/plain/fb-bench
+	$(Q)build/plain/fb-bench $(if $(ROW),--row $(ROW)) $(if $(RUNS),--runs $(RUNS))
 
 check-clang: setup
 	+$(Q)$(submake) BUILD=clang objects
@@ -222,7 +225,7 @@ help:
 	@echo 'make                    build everything into build/plain (BUILD=asan, BUILD=hooks)'
 	@echo 'make demo               build, start a server, replay both reports'
 	@echo 'make test               install what is missing, build all, run every suite'
-	@echo 'make sim SEEDS=n        n simulated fault schedules; SEED=n replays one'
+	@echo 'make sim SEEDS=n        n simulated fault schedules; SEED=n replays one; BUG=name'
 	@echo 'make sweep              each allocation and each I/O failing in turn'
 	@echo 'make crash CYCLES=n     kill -9 of the real server, n times'
 	@echo 'make fuzz SECONDS=n     every parser, n seconds each'
