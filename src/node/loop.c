@@ -141,6 +141,7 @@ static void say_limits(struct fb_node *node, uint64_t now_ns)
     fb_shard_stats(node->shard, &stats);
     struct fb_logger_line line;
     fb_logger_begin(&line, FB_LOGGER_INFO, "limits");
+    fb_logger_size(&line, "pool_in_huge_pages", atomic_load(&node->pool.huge_bytes));
     fb_logger_size(&line, "dirty_at_most", stats.dirty_limit_bytes);
     fb_logger_u64(&line, "drain_ms", node->config.drain_ms);
     fb_logger_size(&line, "device_write_per_s", node->shard_config.device_write_bytes_per_s);

@@ -64,6 +64,7 @@ static const struct metric metrics[] = {
     M("pool_bytes", "", GAUGE, shard.pool_bytes, "the pool"),
     M("pool_faulted_bytes", "", GAUGE, faulted_bytes,
       "of the pool: backed by memory, so that it can be granted"),
+    M("pool_huge_bytes", "", GAUGE, huge_bytes, "of that: in huge pages"),
     M("pool_free_bytes", "", GAUGE, shard.free_bytes, "of the pool: free"),
     M("pool_clean_bytes", "", GAUGE, shard.clean_bytes,
       "of the pool: values that can be dropped at once"),
@@ -137,6 +138,8 @@ static const struct metric metrics[] = {
     M("log_reads_in_flight_max", "", GAUGE, log.reads_in_flight_max,
       "the most reads there were at once"),
     M("log_recovered_records", "", GAUGE, log.recovered_records, "records found at start"),
+    M("log_history_since_milliseconds", "", GAUGE, log.history_since_ms,
+      "wall clock before which what was given up may be forgotten; 0: nothing is"),
     M("log_recovery_read_bytes", "", GAUGE, log.recovery_bytes_read, "bytes read for that"),
 
     M("io_read_bytes_total", "", COUNTER, io.read_bytes, "bytes read from the device"),

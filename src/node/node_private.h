@@ -56,9 +56,10 @@ struct fb_node_pool {
     int fd;
     uint8_t *base;
     uint64_t bytes;
-    bool huge;                /* of huge pages */
-    _Atomic uint64_t faulted; /* bytes, from the start, that are backed by memory */
-    _Atomic int fault_errno;  /* why faulting in ended early; 0 */
+    bool huge;                   /* of huge pages that were set aside */
+    _Atomic uint64_t huge_bytes; /* backed by huge pages, of either kind */
+    _Atomic uint64_t faulted;    /* bytes, from the start, that are backed by memory */
+    _Atomic int fault_errno;     /* why faulting in ended early; 0 */
 };
 
 /* The thread for what blocks: faults the pool in, looks at the free space of the disk. */
@@ -114,7 +115,7 @@ struct fb_node_snapshot {
     int ready; /* as fb_shard_ready() */
     bool draining;
     enum fb_tier_state tier;
-    uint64_t faulted_bytes;
+    uint64_t faulted_bytes, huge_bytes;
     struct fb_shard_stats shard;
     struct fb_log_stats log;
     struct fb_io_stats io;

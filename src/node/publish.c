@@ -15,6 +15,7 @@ static void take(struct fb_node *node, uint64_t now_ns, struct fb_node_snapshot 
         .draining = node->draining,
         .tier = fb_shard_tier(node->shard),
         .faulted_bytes = node->told_faulted,
+        .huge_bytes = atomic_load(&node->pool.huge_bytes),
         .io = node->io->stats,
         .node = node->stats,
         .log_lines_suppressed = node->logger.suppressed_total,

@@ -15,12 +15,10 @@
 
 #include "base/assert.h"
 #include "base/bits.h"
+#include "io/memory.h"
 #include "node/node_private.h"
 
 /* Newer than the headers that we build with. */
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -31,6 +29,31 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
+/*
+ * Maps the pool at a multiple of the size of a huge page: only there can its pages be huge.
+ * MAP_FAILED and errno on failure.
+ */
+static void *map_aligned(int fd, uint64_t bytes)
+{
+    size_t room = bytes + FB_MEMORY_HUGE_BYTES;
+    uint8_t *space =
+        mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED)
+        return MAP_FAILED;
+    uint8_t *base = (uint8_t *)fb_align_up((uintptr_t)space, FB_MEMORY_HUGE_BYTES);
+    void *pool = mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+    int error = errno;
+    if (pool == MAP_FAILED) {
+        munmap(space, room);
+    } else {
+        if (base > space)
+            munmap(space, (size_t)(base - space));
+        munmap(base + bytes, room - bytes - (size_t)(base - space));
+    }
+    errno = error;
+    return pool;
+}
+
 /* One try; the mapping of huge pages fails at once if there are not enough. */
 static int pool_try(struct fb_node_pool *pool, uint64_t bytes, bool huge)
 {
@@ -40,7 +63,7 @@ static int pool_try(struct fb_node_pool *pool, uint64_t bytes, bool huge)
         return -errno;
     void *base = MAP_FAILED;
     if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0)
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        base = map_aligned(fd, bytes);
     if (base == MAP_FAILED) {
         int error = errno;
         close(fd);
@@ -59,13 +82,9 @@ int fb_node_pool_make(struct fb_node_pool *pool, uint64_t bytes)
     pool->fd = -1;
     atomic_store(&pool->faulted, 0);
     atomic_store(&pool->fault_errno, 0);
-    if (pool_try(pool, bytes, true) == 0)
-        return 0;
-    int rc = pool_try(pool, bytes, false);
-    if (rc == 0)
-        madvise(pool->base, bytes,
-                MADV_HUGEPAGE); /* a wish: the kernel may not know it for memfds */
-    return rc;
+    atomic_store(&pool->huge_bytes, 0);
+    /* Pages set aside by the operator first; else ordinary ones, made huge as they are backed. */
+    return pool_try(pool, bytes, true) == 0 ? 0 : pool_try(pool, bytes, false);
 }
 
 void fb_node_pool_free(struct fb_node_pool *pool)
@@ -78,31 +97,19 @@ void fb_node_pool_free(struct fb_node_pool *pool)
     pool->fd = -1;
 }
 
-/* For kernels without MADV_POPULATE_WRITE: a write to each page, which nobody else uses yet. */
-static void touch(uint8_t *at, uint64_t bytes)
-{
-    for (uint64_t off = 0; off < bytes; off += FB_PAGE_BYTES)
-        *(volatile uint8_t *)(at + off) = 0;
-}
-
 bool fb_node_pool_fault(struct fb_node_pool *pool)
 {
     uint64_t done = atomic_load(&pool->faulted);
     uint64_t step = fb_min_u64(FB_NODE_FAULT_BYTES, pool->bytes - done);
     if (step == 0)
         return false;
-    int rc;
-    do
-        rc = madvise(pool->base + done, step, MADV_POPULATE_WRITE);
-    while (rc != 0 && (errno == EINTR || errno == EAGAIN));
-    if (rc != 0 && errno == EINVAL) {
-        touch(pool->base + done, step);
-        rc = 0;
-    }
+    uint64_t huge_bytes = 0;
+    int rc = fb_memory_fault(pool->fd, pool->base, done, step, &huge_bytes);
     if (rc != 0) {
-        atomic_store(&pool->fault_errno, errno);
+        atomic_store(&pool->fault_errno, -rc);
         return false;
     }
+    atomic_fetch_add(&pool->huge_bytes, pool->huge ? step : huge_bytes);
     atomic_store(&pool->faulted, done + step);
     return true;
 }

@@ -256,8 +256,9 @@ static void say_memory(struct fb_node *node)
     fb_logger_size(&line, "limit", limit);
     fb_logger_text(&line, "limit_of", from);
     fb_logger_text(&line, "pages",
-                   node->pool.huge ? "huge, 2 MiB"
-                                   : "ordinary; huge ones where the kernel gives them");
+                   node->pool.huge
+                       ? "huge, set aside by the operator"
+                       : "ordinary; made huge as they are backed, where the kernel can");
     if (too_much)
         fb_logger_text(&line, "cure", "a smaller --pool or --index-entries, or more memory");
     fb_logger_write(&node->logger, &line, fb_node_now_ns());

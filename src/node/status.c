@@ -24,10 +24,12 @@ static void number(struct fb_node_text *text, const char *name, uint64_t value)
     fb_node_print(text, ",\"%s\":%" PRIu64, name, value);
 }
 
-static void pool(struct fb_node_text *text, const struct fb_shard_stats *shard, uint64_t faulted)
+static void pool(struct fb_node_text *text, const struct fb_node_snapshot *snapshot)
 {
+    const struct fb_shard_stats *shard = &snapshot->shard;
     fb_node_print(text, ",\"pool\":{\"bytes\":%" PRIu64, shard->pool_bytes);
-    number(text, "faulted", faulted);
+    number(text, "faulted", snapshot->faulted_bytes);
+    number(text, "huge", snapshot->huge_bytes);
     number(text, "free", shard->free_bytes);
     number(text, "clean", shard->clean_bytes);
     number(text, "dirty", shard->dirty_bytes);
@@ -52,6 +54,7 @@ static void ssd(struct fb_node_text *text, const struct fb_node_snapshot *snapsh
     number(text, "used_bytes", snapshot->log.used_bytes_now);
     number(text, "live_bytes", snapshot->log.live_bytes_now);
     number(text, "segments_free", snapshot->log.segments_free_now);
+    number(text, "history_since_ms", snapshot->log.history_since_ms);
     number(text, "write_bytes_per_s", snapshot->shard.device_write_bytes_per_s);
     number(text, "write_errors", snapshot->log.write_errors);
     number(text, "read_errors", snapshot->log.read_errors);
@@ -93,7 +96,7 @@ void fb_node_status(const struct fb_node_snapshot *snapshot, const struct fb_nod
     number(text, "keys_dram", snapshot->shard.keys_dram);
     number(text, "keys_ssd", snapshot->shard.keys_ssd);
     number(text, "namespaces", snapshot->shard.namespaces);
-    pool(text, &snapshot->shard, snapshot->faulted_bytes);
+    pool(text, snapshot);
     ssd(text, snapshot, facts);
     traffic(text, snapshot);
     fb_node_print(text, "}");
