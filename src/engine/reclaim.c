@@ -87,6 +87,8 @@ void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t gene
     for (const struct fb_entry *entry = head; entry != NULL;
          entry = fb_index_next_part(&shard->index, entry))
         if (fb_entry_is_at(entry, addr)) {
+            /* An upsert may be killing it: the lease is on the key, and waits for what comes. */
+            fb_put_note_lease(shard, head);
             fb_value_drop(shard, head, FB_REASON_RECLAIMED_SSD, true);
             return;
         }
