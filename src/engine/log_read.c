@@ -132,7 +132,7 @@ void fb_log_read_io_done(struct fb_log *log, struct fb_io_req *req)
         return;
     }
     unpin(log, read);
-    if (result == 0 && !is_current(log, &read->addr)) {
+    if (result == 0 && !is_current(log, &read->addr) && !FB_BUG(FB_BUG_REUSE_BEFORE_UNPIN)) {
         log->stats.stale_incarnation++;
         result = FB_MISS;
     }

@@ -218,6 +218,7 @@ static void judged(struct fb_log *log, struct fb_log_walker *walker)
         release_victim(log);
         return;
     }
+    reclaim->is_round_fruitful |= !reclaim->is_forced;
     apply_budget(log, budget);
     reclaim->step = FB_LOG_RECLAIM_COPY;
     reclaim->next = 0;
@@ -282,8 +283,11 @@ static bool begin(struct fb_log *log)
     uint32_t victim = choose_victim(log);
     reclaim->is_forced = false;
     if (victim == log->geometry.segments) {
-        reclaim->round++; /* those that were put off are looked at after all */
-        reclaim->is_forced = true;
+        /* Those that were put off are looked at again: leases may be over by now. Only when a
+         * whole round found nothing else is one of them taken all the same. */
+        reclaim->round++;
+        reclaim->is_forced = !reclaim->is_round_fruitful;
+        reclaim->is_round_fruitful = false;
         victim = choose_victim(log);
     }
     if (victim == log->geometry.segments) {

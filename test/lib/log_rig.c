@@ -3,6 +3,7 @@
  */
 #include "test/lib/log_rig.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define STEPS_MAX       2000000
 #define COUNTER_MASK    ((UINT64_C(1) << 40) - 1)
 #define GENERATIONS_MAX (1u << 20)
+#define DELAY_NS        (400 * FB_MS_NS)
 #define STAGE_SLOTS     4
 
 static uint32_t slot_number(const struct rig_slot *slot)
@@ -29,6 +31,22 @@ static uint32_t slot_number(const struct rig_slot *slot)
 static uint64_t chunk_pages(const struct rig *rig)
 {
     return rig->geometry.chunk_bytes / FB_PAGE_BYTES;
+}
+
+/* Something that must never be. */
+__attribute__((format(printf, 2, 3))) static void violation(const struct rig *rig,
+                                                            const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    if (rig->options.is_hunt) {
+        (void)fprintf(stderr, "violation: %s\n", text);
+        abort();
+    }
+    fail_msg("seed %llu: %s", (unsigned long long)rig->options.seed, text);
 }
 
 /* ---- values ---- */
@@ -240,6 +258,12 @@ static void on_read(void *ctx, struct fb_log_read *read, int result)
     assert_false(slot->is_done);
     slot->is_done = true;
     slot->result = result;
+    if (slot->use == RIG_GET_LOOSE) {
+        if (result == FB_OK && !rig_is_exact(rig, slot) && !rig->is_lossy)
+            violation(rig, "a read of key %u brought other bytes", slot->key);
+        slot->use = RIG_FREE;
+        return;
+    }
     if (slot->use != RIG_COPY_READ)
         return;
     struct rig_entry *entry = &rig->index[slot->key];
@@ -392,10 +416,12 @@ static void open_sim(struct rig *rig)
                                    .meta_bytes = rig->meta_bytes,
                                    .device_count = 1,
                                    .device_bytes = {rig->config.capacity_bytes},
+                                   .latency = fb_sim_latency_default(),
                                    .rates = rig->options.rates,
                                    .script = rig->options.script,
                                    .boundary = rig->options.has_boundary ? boundary : NULL,
                                    .boundary_context = rig};
+    config.latency.delay_ns = DELAY_NS;
     assert_int_equal(fb_sim_open(&config, &rig->sim), 0);
 }
 
@@ -669,26 +695,24 @@ void rig_random_op(struct rig *rig)
 static void check_key(struct rig *rig, uint32_t key)
 {
     const struct rig_promise *promise = &rig->promise[key];
-    const struct rig_entry *entry = &rig->index[key];
-    uint64_t now = entry->generation;
+    uint64_t now = rig->index[key].generation;
     if (now != 0) {
         if (now <= promise->removed && !rig->is_lying)
-            fail_msg("key %u: generation %llx is back, removed up to %llx", key,
-                     (unsigned long long)now, (unsigned long long)promise->removed);
+            violation(rig, "key %u: generation %llx is back, removed up to %llx", key,
+                      (unsigned long long)now, (unsigned long long)promise->removed);
         if (now < promise->durable && !rig->is_lossy)
-            fail_msg("key %u: generation %llx is older than %llx, which was durable", key,
-                     (unsigned long long)now, (unsigned long long)promise->durable);
+            violation(rig, "key %u: generation %llx is older than %llx, which was durable", key,
+                      (unsigned long long)now, (unsigned long long)promise->durable);
         int result = rig_get(rig, key);
         if (result != FB_OK && !rig->is_lossy)
-            fail_msg("key %u generation %llx: read gave %s", key, (unsigned long long)now,
-                     fb_result_name(result));
+            violation(rig, "key %u generation %llx: read gave %s", key, (unsigned long long)now,
+                      fb_result_name(result));
         return;
     }
-    if (promise->durable <= promise->removed || promise->durable <= promise->removing ||
-        promise->durable <= promise->given_up || rig->is_lossy)
-        return;
-    fail_msg("key %u: generation %llx was durable and is lost", key,
-             (unsigned long long)promise->durable);
+    if (promise->durable > promise->removed && promise->durable > promise->removing &&
+        promise->durable > promise->given_up && !rig->is_lossy)
+        violation(rig, "key %u: generation %llx was durable and is lost", key,
+                  (unsigned long long)promise->durable);
 }
 
 void rig_check(struct rig *rig)
@@ -714,4 +738,84 @@ void rig_clone_cut(const struct rig *from, struct rig *to, enum fb_sim_cut cut, 
     to->counter = from->counter;
     to->now_ns = from->now_ns;
     to->wall_ms = from->wall_ms;
+}
+
+/* ---- a life ---- */
+
+#define LIFE_ROUNDS 12
+#define LIFE_OPS    120
+#define LIFE_PUTS   400
+
+static void add_stats(const struct rig *rig, struct fb_log_stats *sum)
+{
+    struct fb_log_stats stats = rig_stats(rig);
+    const uint64_t *from = (const uint64_t *)&stats;
+    uint64_t *to = (uint64_t *)sum;
+    for (size_t i = 0; i < sizeof(stats) / sizeof(uint64_t); i++)
+        to[i] += from[i];
+}
+
+static void load(struct rig *rig, bool is_long)
+{
+    for (uint32_t i = 0; i < LIFE_OPS; i++)
+        rig_random_op(rig);
+    for (uint32_t i = 0; is_long && i < LIFE_PUTS; i++) {
+        (void)rig_put(rig, (uint32_t)fb_prng_below(&rig->prng, RIG_KEYS), 60000, false);
+        (void)rig_step(rig, FB_MS_NS);
+    }
+}
+
+/* Starts, and is killed before or soon after that has ended. */
+static void start_and_die(struct rig *rig, uint64_t seed)
+{
+    rig_reset_log(rig);
+    fb_log_start(rig->log, rig->now_ns, false);
+    uint32_t steps = (uint32_t)fb_prng_below(&rig->prng, 40);
+    while (steps-- > 0 && rig->start_result == 1 && rig_step(rig, FB_SEC_NS))
+        continue;
+    enum fb_sim_cut cut = (enum fb_sim_cut)fb_prng_below(&rig->prng, FB_SIM_CUT_COUNT);
+    fb_sim_power_cut(rig->sim, cut, seed);
+}
+
+static void start_again(struct rig *rig)
+{
+    if (rig_start(rig, false) != FB_OK)
+        violation(rig, "the start failed: %s", fb_log_start_error(rig->log));
+}
+
+void rig_live(uint64_t seed, const struct fb_sim_rates *rates, enum rig_honesty honesty,
+              bool is_hunt, struct fb_log_stats *sum)
+{
+    struct rig_options options = {.seed = seed,
+                                  .keep_every = (uint32_t)(seed % 7),
+                                  .tombs_max = seed % 3 == 0 ? 40 : 0,
+                                  .linger_ns = seed % 2 == 0 ? 200 * FB_US_NS : 0,
+                                  .is_hunt = is_hunt};
+    struct rig *rig = rig_open(&options);
+    rig->is_lossy = honesty != RIG_HONEST;
+    rig->is_lying = honesty == RIG_LIES;
+    const struct fb_sim_rates none = {0};
+    start_again(rig);
+    for (uint32_t round = 0; round < LIFE_ROUNDS; round++) {
+        fb_sim_set_rates(rig->sim, rates);
+        load(rig, round % 4 == 1);
+        add_stats(rig, sum);
+        if (honesty != RIG_MISREADS) /* a start must stand misreads too */
+            fb_sim_set_rates(rig->sim, &none);
+        enum fb_sim_cut cut = (enum fb_sim_cut)fb_prng_below(&rig->prng, FB_SIM_CUT_COUNT);
+        if (fb_prng_below(&rig->prng, 3) == 0)
+            fb_sim_kill(rig->sim, seed * LIFE_ROUNDS + round);
+        else
+            fb_sim_power_cut(rig->sim, cut, seed * LIFE_ROUNDS + round);
+        if (round % 3 == 2)
+            start_and_die(rig, seed);
+        start_again(rig);
+        rig_check(rig);
+        add_stats(rig, sum);
+    }
+    fb_sim_set_rates(rig->sim, &none);
+    rig_run(rig, 10 * FB_SEC_NS);
+    assert_true(fb_log_idle(rig->log));
+    rig_check(rig);
+    rig_close(rig);
 }

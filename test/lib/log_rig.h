@@ -33,7 +33,8 @@ enum rig_use {
     RIG_TOMB,
     RIG_COPY_READ,
     RIG_COPY_PUT,
-    RIG_GET
+    RIG_GET,
+    RIG_GET_LOOSE /* checked when it comes, nobody waits */
 };
 
 struct rig_slot {
@@ -78,6 +79,7 @@ struct rig_options {
     bool is_heavy_copy;  /* keep all */
     bool is_format;
     bool has_boundary;
+    bool is_hunt; /* a violation aborts with a line on stderr, for checks of the checks */
     const struct fb_script *script;
     struct fb_sim_rates rates;
 };
@@ -165,6 +167,20 @@ void rig_check(struct rig *rig);
 
 /* One random operation. */
 void rig_random_op(struct rig *rig);
+
+/* How honest a device is. */
+enum rig_honesty {
+    RIG_HONEST,
+    RIG_MISREADS, /* reads may bring something else */
+    RIG_LIES      /* writes that were answered may not have happened */
+};
+
+/*
+ * A life: random load, then a crash, a start and a check, several times over; sometimes killed
+ * while it starts. Adds the log's figures to *sum.
+ */
+void rig_live(uint64_t seed, const struct fb_sim_rates *rates, enum rig_honesty honesty,
+              bool is_hunt, struct fb_log_stats *sum);
 
 /* The stats now. */
 struct fb_log_stats rig_stats(const struct rig *rig);

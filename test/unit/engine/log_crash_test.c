@@ -12,10 +12,11 @@
 #include "test/lib/cm.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "base/bug.h"
 #include "base/result.h"
+#include "test/lib/dies.h"
 #include "test/lib/log_rig.h"
 
 #define SEEDS       40
@@ -52,7 +53,10 @@ static void crash_here(struct rig *rig, uint64_t boundary)
 static void a_cut_at_every_boundary_loses_nothing(void **state)
 {
     (void)state;
-    struct rig_options options = {.seed = 11, .keep_every = 5, .has_boundary = true};
+    struct rig_options options = {.seed = 11,
+                                  .keep_every = 5,
+                                  .tombs_max = 60,
+                                  .has_boundary = true};
     struct rig *rig = rig_open(&options);
     options.has_boundary = false;
     options.seed = 12;
@@ -87,72 +91,6 @@ static void a_cut_at_every_boundary_loses_nothing(void **state)
 
 static struct fb_log_stats sum;
 
-static void add_stats(const struct rig *rig)
-{
-    struct fb_log_stats stats = rig_stats(rig);
-    const uint64_t *from = (const uint64_t *)&stats;
-    uint64_t *to = (uint64_t *)&sum;
-    for (size_t i = 0; i < sizeof(stats) / sizeof(uint64_t); i++)
-        to[i] += from[i];
-}
-
-/* One life: load, crash, start, check, several times. */
-enum honesty {
-    HONEST,
-    MISREADS,
-    LIES
-};
-
-static void live(uint64_t seed, const struct fb_sim_rates *rates, enum honesty honesty)
-{
-    struct rig_options options = {.seed = seed,
-                                  .keep_every = (uint32_t)(seed % 7),
-                                  .tombs_max = seed % 3 == 0 ? 40 : 0,
-                                  .linger_ns = seed % 2 == 0 ? 200 * FB_US_NS : 0};
-    struct rig *rig = rig_open(&options);
-    rig->is_lossy = honesty != HONEST;
-    rig->is_lying = honesty == LIES;
-    const struct fb_sim_rates none = {0};
-    assert_int_equal(rig_start(rig, false), FB_OK);
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        fb_sim_set_rates(rig->sim, rates);
-        for (uint32_t i = 0; i < OPS; i++)
-            rig_random_op(rig);
-        for (uint32_t i = 0; round % 4 == 1 && i < 400; i++) {
-            (void)rig_put(rig, (uint32_t)fb_prng_below(&rig->prng, RIG_KEYS), 60000, false);
-            (void)rig_step(rig, FB_MS_NS);
-        }
-        add_stats(rig);
-        enum fb_sim_cut cut = (enum fb_sim_cut)fb_prng_below(&rig->prng, FB_SIM_CUT_COUNT);
-        if (honesty != MISREADS) /* a start must stand misreads, too */
-            fb_sim_set_rates(rig->sim, &none);
-        if (fb_prng_below(&rig->prng, 3) == 0)
-            fb_sim_kill(rig->sim, seed * ROUNDS + round);
-        else
-            fb_sim_power_cut(rig->sim, cut, seed * ROUNDS + round);
-        int result = rig_start(rig, false);
-        if (result != FB_OK)
-            fail_msg("seed %llu round %u: start failed: %s", (unsigned long long)seed, round,
-                     fb_log_start_error(rig->log));
-        if (round % 3 == 2) {
-            /* Killed while it starts: once more. */
-            rig_reset_log(rig);
-            fb_log_start(rig->log, rig->now_ns, false);
-            uint32_t steps = (uint32_t)fb_prng_below(&rig->prng, 40);
-            while (steps-- > 0 && rig->start_result == 1 && rig_step(rig, FB_SEC_NS))
-                continue;
-            fb_sim_power_cut(rig->sim, cut, seed);
-            assert_int_equal(rig_start(rig, false), FB_OK);
-        }
-        rig_check(rig);
-        add_stats(rig);
-    }
-    rig_run(rig, 10 * FB_SEC_NS);
-    assert_true(fb_log_idle(rig->log));
-    rig_check(rig);
-    rig_close(rig);
-}
-
 static void set_rate(struct fb_sim_rates *rates, enum fb_io_op op, enum fb_fault fault,
                      uint32_t ppm)
 {
@@ -164,7 +102,7 @@ static void random_crashes_lose_nothing(void **state)
     (void)state;
     struct fb_sim_rates rates = {0};
     for (uint64_t seed = 100; seed < 100 + SEEDS; seed++)
-        live(seed, &rates, HONEST);
+        rig_live(seed, &rates, RIG_HONEST, false, &sum);
 }
 
 static void random_crashes_and_faults_lose_nothing(void **state)
@@ -180,7 +118,7 @@ static void random_crashes_and_faults_lose_nothing(void **state)
     set_rate(&rates, FB_IO_WRITE, FB_FAULT_DELAYED, 5000);
     set_rate(&rates, FB_IO_WRITE, FB_FAULT_REORDERED, 20000);
     for (uint64_t seed = 300; seed < 300 + SEEDS; seed++)
-        live(seed, &rates, HONEST);
+        rig_live(seed, &rates, RIG_HONEST, false, &sum);
 }
 
 static void misreads_bring_nothing_back(void **state)
@@ -191,7 +129,7 @@ static void misreads_bring_nothing_back(void **state)
     set_rate(&rates, FB_IO_READ, FB_FAULT_STALE, 500);
     set_rate(&rates, FB_IO_READ, FB_FAULT_MISDIRECTED, 500);
     for (uint64_t seed = 500; seed < 500 + SEEDS; seed++)
-        live(seed, &rates, MISREADS);
+        rig_live(seed, &rates, RIG_MISREADS, false, &sum);
 }
 
 static void lost_writes_never_give_wrong_bytes(void **state)
@@ -202,7 +140,7 @@ static void lost_writes_never_give_wrong_bytes(void **state)
     set_rate(&rates, FB_IO_WRITE, FB_FAULT_LOST, 1000);
     set_rate(&rates, FB_IO_WRITE, FB_FAULT_MISDIRECTED, 1000);
     for (uint64_t seed = 700; seed < 700 + SEEDS; seed++)
-        live(seed, &rates, LIES);
+        rig_live(seed, &rates, RIG_LIES, false, &sum);
 }
 
 static void every_path_was_taken(void **state)
@@ -230,6 +168,70 @@ static void every_path_was_taken(void **state)
     }
 }
 
+/* A read that takes long, while the log is written round and round. */
+static void read_slowly(bool is_hunt)
+{
+    struct rig_options options = {.seed = 21, .is_hunt = is_hunt};
+    struct rig *rig = rig_open(&options);
+    assert_int_equal(rig_start(rig, false), FB_OK);
+    for (uint32_t key = 0; key < 20; key++)
+        assert_non_null(rig_put(rig, key, 60000, false));
+    rig_run(rig, FB_SEC_NS);
+    struct fb_sim_rates rates = {0};
+    set_rate(&rates, FB_IO_READ, FB_FAULT_DELAYED, FB_SIM_PPM);
+    fb_sim_set_rates(rig->sim, &rates);
+    struct rig_slot *slot = rig_get_begin(rig, 7);
+    assert_non_null(slot);
+    slot->use = RIG_GET_LOOSE;
+    rig_submit(rig);
+    fb_sim_set_rates(rig->sim, &(struct fb_sim_rates){0});
+    for (uint32_t key = 0; key < 20; key++)
+        (void)rig_remove(rig, key); /* nothing but the read keeps the segment */
+    uint32_t puts = 0;
+    while (slot->use == RIG_GET_LOOSE) {
+        (void)rig_put(rig, 20 + puts++ % 40, 60000, true);
+        assert_true(rig_step(rig, FB_SEC_NS));
+    }
+    assert_true(rig_stats(rig).segments_reclaimed > 10);
+    rig_check(rig);
+    rig_close(rig);
+}
+
+static void a_read_pins_its_segment(void **state)
+{
+    (void)state;
+    read_slowly(false);
+}
+
+/* ---- the checks themselves ---- */
+
+static void hunt(void *argument)
+{
+    enum fb_bug bug = *(enum fb_bug *)argument;
+    fb_bug_mask = UINT64_C(1) << bug;
+    struct fb_sim_rates rates = {0};
+    set_rate(&rates, FB_IO_FLUSH, FB_FAULT_EIO, bug == FB_BUG_RETRY_FAILED_FLUSH ? 50000 : 0);
+    set_rate(&rates, FB_IO_READ, FB_FAULT_SHORT, bug == FB_BUG_SHORT_READ_AS_FULL ? 50000 : 0);
+    if (bug == FB_BUG_REUSE_BEFORE_UNPIN)
+        read_slowly(true);
+    struct fb_log_stats ignored = {0};
+    for (uint64_t seed = 900; seed < 900 + SEEDS; seed++)
+        rig_live(seed, &rates, RIG_HONEST, true, &ignored);
+    exit(0);
+}
+
+static void each_planted_bug_is_found(void **state)
+{
+    (void)state;
+    enum fb_bug bugs[] = {FB_BUG_ACK_BEFORE_FLUSH,   FB_BUG_REUSE_BEFORE_UNPIN,
+                          FB_BUG_RETRY_FAILED_FLUSH, FB_BUG_TRUST_STALE_INCARNATION,
+                          FB_BUG_SHORT_READ_AS_FULL, FB_BUG_TOMBSTONE_LOST};
+    for (size_t i = 0; i < sizeof(bugs) / sizeof(bugs[0]); i++) {
+        if (!test_dies(hunt, &bugs[i], "violation: "))
+            fail_msg("%s was not found", fb_bug_name(bugs[i]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,7 +240,9 @@ int main(void)
         cmocka_unit_test(random_crashes_and_faults_lose_nothing),
         cmocka_unit_test(misreads_bring_nothing_back),
         cmocka_unit_test(lost_writes_never_give_wrong_bytes),
+        cmocka_unit_test(a_read_pins_its_segment),
         cmocka_unit_test(every_path_was_taken),
+        cmocka_unit_test(each_planted_bug_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
