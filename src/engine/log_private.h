@@ -407,6 +407,7 @@ struct fb_log_reclaim {
     bool is_tombs_walked;
     uint32_t victim; /* segment */
     uint32_t round;  /* of choosing; segments deferred in it are not looked at again */
+    bool is_round_fruitful; /* a segment was given up in it that was not forced */
     uint32_t record_count;
     uint32_t next;    /* record that is looked at next */
     uint32_t copying; /* records with the owner: */
