@@ -357,9 +357,11 @@ static enum fb_node_failure open_io(struct fb_node *node, char *why, size_t why_
         .say = say_io,
         .say_context = node,
     };
-    int rc = fb_io_open(&config, &node->io, why, why_bytes);
+    struct fb_io *io = NULL;
+    int rc = fb_io_open(&config, &io, why, why_bytes);
     if (rc != 0)
         return rc == -EINVAL ? FB_NODE_BAD_CONFIG : FB_NODE_CANNOT_START;
+    node->io = io;
     return FB_NODE_OK;
 }
 
