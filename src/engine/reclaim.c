@@ -48,8 +48,10 @@ enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *reco
                        record->generation <= ghost->generation;
         return haunted ? FB_LOG_DROP : FB_LOG_DEAD;
     }
-    if (fb_value_is_doomed(shard, head) || fb_entry_is(head, FB_ENTRY_KILLING))
+    if (fb_value_is_doomed(shard, head))
         return FB_LOG_DROP;
+    if (fb_entry_is(head, FB_ENTRY_KILLING))
+        return fb_value_is_leased(shard, head) ? FB_LOG_KEEP : FB_LOG_DROP;
     if (!fb_value_is_durable(shard, head) || fb_value_is_leased(shard, head))
         return FB_LOG_KEEP;
     if (fb_entry_is(head, FB_ENTRY_USED) && has_second_chance(shard, entry)) {
@@ -89,6 +91,8 @@ void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t gene
         if (fb_entry_is_at(entry, addr)) {
             /* An upsert may be killing it: the lease is on the key, and waits for what comes. */
             fb_put_note_lease(shard, head);
+            if (fb_entry_is(head, FB_ENTRY_KILLING))
+                fb_put_note_lease(shard, head);
             fb_value_drop(shard, head, FB_REASON_RECLAIMED_SSD, true);
             return;
         }
@@ -132,6 +136,7 @@ void fb_reclaim_copy(void *ctx, const struct fb_log_record *record, const struct
     slot->generation = record->generation;
     slot->digest = record->digest;
     slot->phase = FB_WRITE_READING;
+    slot->until_ns = fb_add_saturated(shard->now_ns, FB_SHARD_COPY_WAIT_NS);
     if (find_part(shard, record, addr, &head) == NULL) {
         fb_write_give(shard, slot);
         fb_log_copied(shard->log, shard->now_ns, addr);
@@ -272,7 +277,10 @@ static void step(struct fb_shard *shard, struct fb_write *slot)
 {
     struct fb_entry *head;
     struct fb_entry *entry = part_of(shard, slot, &head);
-    if (entry == NULL || fb_entry_is(head, FB_ENTRY_KILLING)) {
+    bool killing = entry != NULL && fb_entry_is(head, FB_ENTRY_KILLING);
+    if (killing && shard->now_ns < slot->until_ns)
+        return; /* it is leased: it stays readable until its successor is there */
+    if (entry == NULL || killing) {
         /* The log asks again before it writes the record, and names it if it is not durably dead.
          */
         fb_list_remove(&slot->link);

@@ -101,6 +101,7 @@
 #define FB_SHARD_LOG_RESERVE       2u
 #define FB_SHARD_CLEAN_BYTES_SHARE 4u /* parts on their way to the device: 1/4 of the pool */
 #define FB_SHARD_RETRY_NS          (100 * FB_MS_NS) /* a ghost whose tombstone failed */
+#define FB_SHARD_COPY_WAIT_NS      FB_SEC_NS        /* a copy waits so long for the end of a kill */
 #define FB_SHARD_RATE_WINDOW_NS    (500 * FB_MS_NS) /* how long a measurement of the device takes */
 #define FB_SHARD_CLASS_HOT         0 /* open segments of the log: what was copied forward, */
 #define FB_SHARD_CLASS_COLD        1 /* and everything else */
@@ -232,6 +233,7 @@ struct fb_write {
     uint64_t generation; /* PART, COPY: of the value. KILL: everything up to it dies */
     struct fb_digest digest;
     struct fb_log_addr from; /* COPY */
+    uint64_t until_ns;       /* COPY: how long it waits for a value that is being killed */
     uint8_t kind;
     uint8_t phase;
     bool first;                         /* PART: nothing of the value was placed before */
