@@ -187,8 +187,9 @@ struct fb_put_item {
  * FB_BAD_CHECKSUM (the caller changed the bytes meanwhile), FB_SHUTTING_DOWN, FB_CONNECTION,
  * FB_PROTOCOL, FB_INTERNAL.
  *
- * Returns 0 when each key has its result; or, with nothing asked, FB_CONNECTION, FB_DEADLINE,
- * FB_BAD_ARGUMENT, FB_NO_MEMORY or FB_STALE_EPOCH, in every key too.
+ * Returns 0 when each key has its result; or, with nothing asked, what fb_client_open() can return
+ * for a connection, or FB_BAD_ARGUMENT (a handle without namespace), FB_DEADLINE (no connection
+ * came free), FB_NO_MEMORY: then every key has it too.
  */
 int fb_put_batch(struct fb_client *client, struct fb_put_item *items, size_t count,
                  uint32_t timeout_ms);
