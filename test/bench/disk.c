@@ -1,0 +1,173 @@
+/*
+ * disk.c - rows: sustained put beyond DRAM, batch read from SSD, read p99 beside writes.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/bench/bench.h"
+
+#define POOL_BYTES      (256ull << 20)
+#define CAP_BYTES       (4096ull << 20)
+#define LOAD_BYTES      (1024ull << 20)
+#define SSD_TARGET      0.90
+#define P99_TARGET      2.0
+#define P99_READS       1500
+#define FIO_WRITE_BYTES (1024ull * 1024)
+
+static void one_size(struct bench *bench, uint64_t value_bytes, const char *size)
+{
+    char put_name[64], get_name[64];
+    snprintf(put_name, sizeof(put_name), "ssd_put_%s", size);
+    snprintf(get_name, sizeof(get_name), "ssd_get_%s", size);
+    if (!bench_wants(bench, put_name) && !bench_wants(bench, get_name))
+        return;
+    uint32_t values = (uint32_t)(LOAD_BYTES / value_bytes);
+    struct bench_setup setup = {.pool_bytes = POOL_BYTES,
+                                .ssd_cap_bytes = CAP_BYTES,
+                                .value_bytes = value_bytes,
+                                .values = values,
+                                .index_entries = 131072};
+    struct bench_row put = {.name = put_name,
+                            .unit = "GB/s",
+                            .peer = "fio",
+                            .target = SSD_TARGET,
+                            .runs = bench->runs};
+    struct bench_row get = put;
+    get.name = get_name;
+    double cpu[2] = {0, 0}, seconds[2] = {0, 0};
+    struct bench_load load;
+    bench_open(&load, bench, &setup);
+    for (unsigned i = 0; i < bench->runs; i++) {
+        put.theirs[i] = peer_fio_gb_per_s(bench, "write", FIO_WRITE_BYTES);
+        uint64_t begin = test_now_ns();
+        struct bench_cost cost = bench_put(&load, 0, values, i);
+        bench_wait_persisted(&load, 0, values, i);
+        cost.seconds = (double)(test_now_ns() - begin) / 1e9;
+        put.ours[i] = bench_gb_per_s(&load, values, cost);
+        cpu[0] += cost.cpu_s;
+        seconds[0] += cost.seconds;
+        bench_drop_dram(&load, 0, values, i);
+        get.theirs[i] = peer_fio_gb_per_s(bench, "randread", value_bytes);
+        cost = bench_get(&load, 0, values, i, FB_GET_STAYS_COLD);
+        get.ours[i] = bench_gb_per_s(&load, values, cost);
+        cpu[1] += cost.cpu_s;
+        seconds[1] += cost.seconds;
+        bench_remove(&load, 0, values, i);
+    }
+    double gb = (double)bench->runs * (double)values * (double)value_bytes / BENCH_GB;
+    put.cpu_s_per_gb = cpu[0] / gb;
+    get.cpu_s_per_gb = cpu[1] / gb;
+    snprintf(put.limit, sizeof(put.limit),
+             "the device, its flushes counted; CPU %.0f %% of one core", 100 * cpu[0] / seconds[0]);
+    snprintf(
+        get.limit, sizeof(get.limit),
+        "device, then hash at the server and copy with hash at the client: CPU %.0f %% of one core",
+        100 * cpu[1] / seconds[1]);
+    bench_print(bench, &put);
+    bench_print(bench, &get);
+    bench_close(&load);
+}
+
+struct writer {
+    struct bench_load *load;
+    struct fb_client *client;
+    atomic_bool stop;
+    atomic_ullong bytes;
+};
+
+static void *write_on(void *context)
+{
+    struct writer *writer = context;
+    for (uint32_t i = 0; !atomic_load(&writer->stop); i++) {
+        char key[64];
+        size_t bytes = bench_key(key, i, 99);
+        int result = fb_put(writer->client, key, bytes, writer->load->memory,
+                            writer->load->value_bytes, 0, BENCH_TIMEOUT_MS);
+        if (result < 0)
+            bench_die("the writer: %s", fb_result_name(result));
+        atomic_fetch_add(&writer->bytes, writer->load->value_bytes);
+    }
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* p99 in us of single cold reads. */
+static double p99_us(struct bench_load *load, uint32_t values, uint32_t seed)
+{
+    static double times[P99_READS];
+    for (uint32_t i = 0; i < P99_READS; i++) {
+        char key[64];
+        size_t bytes = bench_key(key, (i * 7919u + seed * 131u) % values, 0);
+        struct fb_buf buf = {load->memory, load->value_bytes};
+        struct fb_get_item item = {.key = key,
+                                   .key_bytes = bytes,
+                                   .bufs = &buf,
+                                   .buf_count = 1,
+                                   .flags = FB_GET_STAYS_COLD};
+        uint64_t begin = test_now_ns();
+        int result = fb_get_batch(load->client, &item, 1, BENCH_TIMEOUT_MS);
+        times[i] = (double)(test_now_ns() - begin) / 1e3;
+        if (result != 0 || item.result != FB_OK)
+            bench_die("a cold read: %s", fb_result_name(item.result));
+    }
+    qsort(times, P99_READS, sizeof(times[0]), by_value);
+    return times[P99_READS * 99 / 100];
+}
+
+static void beside_writes(struct bench *bench)
+{
+    if (!bench_wants(bench, "read_p99_beside_writes"))
+        return;
+    uint64_t value_bytes = 128 * 1024;
+    uint32_t values = (uint32_t)(LOAD_BYTES / value_bytes);
+    struct bench_setup setup = {.pool_bytes = POOL_BYTES,
+                                .ssd_cap_bytes = CAP_BYTES,
+                                .value_bytes = value_bytes,
+                                .values = values,
+                                .index_entries = 131072};
+    struct bench_row row = {.name = "read_p99_beside_writes",
+                            .unit = "us",
+                            .peer = "idle",
+                            .target = P99_TARGET,
+                            .less_is_better = true,
+                            .runs = bench->runs};
+    struct bench_load load;
+    bench_open(&load, bench, &setup);
+    bench_put(&load, 0, values, 0);
+    bench_wait_persisted(&load, 0, values, 0);
+    bench_drop_dram(&load, 0, values, 0);
+    double written = 0, seconds = 0;
+    for (unsigned i = 0; i < bench->runs; i++) {
+        row.theirs[i] = p99_us(&load, values, i);
+        struct writer writer = {.load = &load, .client = bench_client(&load, false)};
+        pthread_t thread;
+        pthread_create(&thread, NULL, write_on, &writer);
+        uint64_t begin = test_now_ns();
+        row.ours[i] = p99_us(&load, values, i);
+        seconds += (double)(test_now_ns() - begin) / 1e9;
+        atomic_store(&writer.stop, true);
+        pthread_join(thread, NULL);
+        written += (double)atomic_load(&writer.bytes);
+        fb_client_close(writer.client);
+    }
+    snprintf(row.limit, sizeof(row.limit),
+             "writes went on at %.2f GB/s meanwhile: what the scheduler grants beside reads",
+             written / BENCH_GB / seconds);
+    bench_print(bench, &row);
+    bench_close(&load);
+}
+
+void bench_disk(struct bench *bench)
+{
+    one_size(bench, 128 * 1024, "128k");
+    one_size(bench, 1310720, "1.31m");
+    beside_writes(bench);
+}
