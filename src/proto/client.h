@@ -19,8 +19,9 @@
  *  - a get ends as FB_OK only if every wanted byte came, each part of one generation, each part's
  *    root computed over the key that was asked for.
  *
- * The pool itself is never touched here. Bytes of streams and inline values are hashed and copied
- * here, since they lie in memory that is the caller's or the frame's.
+ * The pool itself is never touched here, nor are the caller's buffers over shared memory without
+ * inline values: a simulator may name bytes that are not there. Bytes of streams and inline values
+ * are hashed and copied here, since they lie in memory that is the caller's or the frame's.
  */
 #ifndef FB_PROTO_CLIENT_H
 #define FB_PROTO_CLIENT_H
