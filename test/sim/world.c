@@ -381,6 +381,8 @@ static void read_back(struct sim_world *world)
                 sim_world_violation(world, "a read does not end although nothing fails");
                 return;
             }
+            if (world->violation[0] != '\0')
+                return;
         }
 }
 
