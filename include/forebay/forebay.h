@@ -112,7 +112,8 @@ static inline void fb_client_options_init(struct fb_client_options *options)
  * FB_DEADLINE, FB_PROTOCOL (a node of another version), FB_UNSUPPORTED (shared memory was asked for
  * and is not to be had), FB_DENIED, FB_NO_MEMORY, or what the node answered. Then *out is NULL and
  * `why` (NULL, or `why_bytes` long) holds one line that names the value, the limit and the cure.
- * Blocks up to connect_timeout_ms.
+ * Blocks up to connect_timeout_ms, and before that for as long as the resolver takes if the address
+ * has a host name other than localhost.
  */
 int fb_client_open(const struct fb_client_options *options, struct fb_client **out, char *why,
                    size_t why_bytes);
