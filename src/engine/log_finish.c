@@ -24,33 +24,74 @@ static void again_written(struct fb_log *log, struct fb_log_meta *meta, int resu
     again_next(log);
 }
 
-/* Where the bytes lie that segment number `settle` rests on; 0: nothing to do. */
-static uint32_t again_range(const struct fb_log *log, uint64_t *off)
+static void record_read(struct fb_log *log, struct fb_log_meta *meta, int result);
+
+static uint64_t record_off(const struct fb_log *log, const struct fb_log_fate *fate)
+{
+    return log->geometry.history_off + (uint64_t)fate->ring_block * FB_BLOCK_BYTES;
+}
+
+static void read_record(struct fb_log *log)
+{
+    const struct fb_log_fate *fate = &log->fates[log->recover.settle];
+    fb_log_meta_start(log, &log->recover.meta, FB_IO_READ, &log->history.buffer,
+                      record_off(log, fate), fate->ring_count * FB_BLOCK_BYTES, record_read);
+}
+
+/* True if the buffer holds the record that names the segment. */
+static bool is_record(const struct fb_log *log, uint32_t number)
+{
+    const struct fb_log_fate *fate = &log->fates[number];
+    for (uint32_t i = 0; i < fate->ring_count; i++) {
+        struct fb_log_history_head head;
+        const uint8_t *block = log->history.buffer.at + (size_t)i * FB_BLOCK_BYTES;
+        if (fb_log_format_history_get(block, log->super.device_id, fate->ring_block + i, &head) !=
+                FB_LOG_BLOCK_GOOD ||
+            head.segment != number || head.incarnation != fate->dead_incarnation ||
+            head.index != i || head.count != fate->ring_count)
+            return false;
+    }
+    return true;
+}
+
+/* What was read is written only if it is what it must be: a misread must not become the truth. */
+static void record_read(struct fb_log *log, struct fb_log_meta *meta, int result)
+{
+    (void)meta;
+    struct fb_log_recover *recover = &log->recover;
+    if (result == 0 && is_record(log, recover->settle)) {
+        const struct fb_log_fate *fate = &log->fates[recover->settle];
+        recover->rereads = 0;
+        fb_log_meta_start(log, &recover->meta, FB_IO_WRITE, &log->history.buffer,
+                          record_off(log, fate), fate->ring_count * FB_BLOCK_BYTES, again_written);
+    } else if (recover->rereads++ < FB_LOG_REREADS) {
+        read_record(log);
+    } else {
+        fb_log_start_failed(log, "a reclaim record cannot be read any more: check the device");
+    }
+}
+
+/* Writes again what segment number `settle` rests on; false: nothing. */
+static bool write_again(struct fb_log *log)
 {
     uint32_t number = log->recover.settle;
     const struct fb_log_fate *fate = &log->fates[number];
     switch (log->segments[number].state) {
     case FB_LOG_SEG_OPEN:
-        *off = fb_log_segment_off(log, number);
-        return FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES;
+        fb_log_header_fill(log, log->history.buffer.at, number, FB_LOG_HEADER_OPEN, fate->window,
+                           fate->rescue);
+        fb_log_meta_start(log, &log->recover.meta, FB_IO_WRITE, &log->history.buffer,
+                          fb_log_segment_off(log, number), FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES,
+                          again_written);
+        return true;
     case FB_LOG_SEG_FREEING:
-        *off = log->geometry.history_off + (uint64_t)fate->ring_block * FB_BLOCK_BYTES;
-        return fate->ring_count * FB_BLOCK_BYTES;
+        if (fate->ring_count == 0)
+            return false; /* a rescue that is thrown away: no record names it */
+        read_record(log);
+        return true;
     default:
-        return 0;
+        return false;
     }
-}
-
-static void again_read(struct fb_log *log, struct fb_log_meta *meta, int result)
-{
-    uint64_t off = 0;
-    uint32_t bytes = again_range(log, &off);
-    if (result != 0) {
-        again_written(log, meta, result);
-        return;
-    }
-    fb_log_meta_start(log, &log->recover.meta, FB_IO_WRITE, &log->history.buffer, off, bytes,
-                      again_written);
 }
 
 static void boot_written(struct fb_log *log, int result)
@@ -117,13 +158,8 @@ static void again_next(struct fb_log *log)
     if (log->phase != FB_LOG_PHASE_RECOVERING)
         return;
     for (; recover->settle < log->grown; recover->settle++) {
-        uint64_t off = 0;
-        uint32_t bytes = again_range(log, &off);
-        if (bytes == 0)
-            continue;
-        fb_log_meta_start(log, &recover->meta, FB_IO_READ, &log->history.buffer, off, bytes,
-                          again_read);
-        return;
+        if (write_again(log))
+            return;
     }
     if (log->names.bytes == 0) {
         begin_flush(log);

@@ -141,6 +141,7 @@ struct fb_log_segment {
 struct fb_log_fate {
     uint32_t dead_incarnation; /* highest one named by a record in force; 0 none */
     uint32_t rescue;           /* of its header: incarnation of the segment that it was to take */
+    uint32_t window;           /* of its header */
     uint32_t ring_block;       /* where that record is */
     uint32_t ring_count;
 };
@@ -405,8 +406,8 @@ struct fb_log_reclaim {
     uint32_t incarnation; /* that its record names */
     bool has_read;        /* read_buffer holds read_block */
     bool is_tombs_walked;
-    uint32_t victim; /* segment */
-    uint32_t round;  /* of choosing; segments deferred in it are not looked at again */
+    uint32_t victim;        /* segment */
+    uint32_t round;         /* of choosing; segments deferred in it are not looked at again */
     bool is_round_fruitful; /* a segment was given up in it that was not forced */
     uint32_t record_count;
     uint32_t next;    /* record that is looked at next */
@@ -808,6 +809,10 @@ void fb_log_writer_advance(struct fb_log *log, struct fb_log_writer *writer);
  */
 struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint,
                                          enum fb_log_claim claim);
+
+/* Fills both copies of the header of a segment's present life. */
+void fb_log_header_fill(const struct fb_log *log, uint8_t *blocks, uint32_t segment,
+                        enum fb_log_header_state state, uint32_t window_blocks, uint32_t rescue);
 
 /* The writer takes no more: it will be sealed when all is durable. */
 void fb_log_writer_close(struct fb_log *log, struct fb_log_writer *writer);

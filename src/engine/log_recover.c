@@ -281,7 +281,6 @@ static void names_read(struct fb_log *log, struct fb_log_meta *meta, int result)
     if (!is_good && recover->rereads < FB_LOG_REREADS) {
         recover->rereads++;
     } else {
-        log->stats.rot_descriptors += !is_good;
         recover->rereads = 0;
         recover->names_slot++;
     }
@@ -453,7 +452,6 @@ static void trailer_read(struct fb_log *log, struct fb_log_meta *meta, int resul
         read_trailer(log, walker);
         return;
     }
-    log->stats.rot_descriptors += found == FB_LOG_BLOCK_DAMAGED;
     bool has_trailer = found == FB_LOG_BLOCK_GOOD;
     segment->state = has_trailer ? FB_LOG_SEG_SEALED : FB_LOG_SEG_OPEN;
     segment->durable = has_trailer ? trailer.durable : FB_LOG_HEADER_BLOCKS;
@@ -520,6 +518,8 @@ static void use_header(struct fb_log *log, struct fb_log_walker *walker)
     const struct fb_log_header *header = &walker->header;
     segment->incarnation = (uint32_t)header->incarnation;
     segment->class_hint = (uint8_t)header->class_hint;
+    log->fates[number].rescue = header->rescue;
+    log->fates[number].window = header->window_blocks;
     note_used(log, number);
     if (header->state == FB_LOG_HEADER_FREE) {
         segment->state = FB_LOG_SEG_FREE;
@@ -530,7 +530,6 @@ static void use_header(struct fb_log *log, struct fb_log_walker *walker)
     } else if (header->rescue != 0 && log->recover.next_rescue == 0) {
         /* Whether it is needed is known when all others have been looked at. */
         segment->state = FB_LOG_SEG_RESCUE;
-        log->fates[number].rescue = header->rescue;
         walker_done(log);
     } else {
         walker->reads = 0;

@@ -77,18 +77,17 @@ static void header_written(struct fb_log *log, struct fb_log_meta *meta, int res
     fb_log_writer_advance(log, writer);
 }
 
-/* Fills both copies of a header. */
-static void put_headers(const struct fb_log *log, uint8_t *blocks, uint32_t segment,
-                        uint32_t incarnation, enum fb_log_header_state state, uint32_t rescue)
+void fb_log_header_fill(const struct fb_log *log, uint8_t *blocks, uint32_t segment,
+                        enum fb_log_header_state state, uint32_t window_blocks, uint32_t rescue)
 {
     struct fb_log_header header = {.segment = segment,
-                                   .incarnation = incarnation,
+                                   .incarnation = log->segments[segment].incarnation,
                                    .state = (uint16_t)state,
                                    .class_hint = log->segments[segment].class_hint,
                                    .shard = log->config.shard,
                                    .shards = log->config.shards,
                                    .map_version = log->super.map_version,
-                                   .window_blocks = log->window_blocks,
+                                   .window_blocks = window_blocks,
                                    .boot = log->super.boot,
                                    .rescue = rescue};
     for (uint32_t i = 0; i < FB_LOG_HEADER_BLOCKS; i++) {
@@ -161,12 +160,14 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     struct fb_log_writer *writer = idle_writer(log);
     if (writer == NULL || log->next_incarnation >= log->super.incarnation_frontier)
         return NULL;
-    uint32_t left = fb_log_free_segments(log);
-    if (left <= least_left(log, claim))
+    /* Only segments that the file has count: it may not be able to grow when the reserve is needed.
+     */
+    if (log->free_grown <= least_left(log, claim))
         return NULL;
-    uint32_t rescue_of = 0;
-    if (left == 1)
-        rescue_of = log->reclaim.incarnation;
+    bool is_last = log->free_grown == 1;
+    if (is_last && log->grown < log->geometry.segments && !fb_log_is_growth_blocked(log))
+        return NULL; /* it grows */
+    uint32_t rescue_of = is_last ? log->reclaim.incarnation : 0;
     uint32_t number = pick_free(log);
     if (number >= log->geometry.segments)
         return NULL;
@@ -194,7 +195,8 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     FB_ASSERT(fb_list_is_empty(&writer->batches));
     struct fb_log_place place = fb_log_place_of(log, number);
     fb_log_format_sum_begin(&writer->sum, &place, writer->sum_buffer.at, log->summary_blocks_max);
-    put_headers(log, writer->head.at, number, segment->incarnation, FB_LOG_HEADER_OPEN, rescue_of);
+    fb_log_header_fill(log, writer->head.at, number, FB_LOG_HEADER_OPEN, log->window_blocks,
+                       rescue_of);
     fb_log_meta_start(log, &writer->meta, FB_IO_WRITE, &writer->head,
                       fb_log_segment_off(log, number), FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES,
                       header_written);
@@ -528,7 +530,8 @@ static void free_write(struct fb_log *log)
     struct fb_log_free_op *op = &log->free_op;
     op->step = FREE_WRITE;
     op->retry_ns = 0;
-    put_headers(log, op->buffer.at, op->segment, op->incarnation, FB_LOG_HEADER_FREE, 0);
+    FB_ASSERT(log->segments[op->segment].incarnation == op->incarnation);
+    fb_log_header_fill(log, op->buffer.at, op->segment, FB_LOG_HEADER_FREE, log->window_blocks, 0);
     struct fb_log_buffer buffer = free_buffer(log, op->first);
     fb_log_meta_start(log, &op->meta, FB_IO_WRITE, &buffer, free_off(log),
                       op->count * FB_BLOCK_BYTES, free_written);

@@ -113,10 +113,9 @@ static enum step begin_units(struct fb_log_walker *walker)
 
 /* ---- the summary ---- */
 
-/* The summary is bad from here on: the descriptors tell the rest. */
-static enum step leave_summary(struct fb_log *log, struct fb_log_walker *walker)
+/* The summary is bad from here on, torn or rotten: the descriptors tell the rest. */
+static enum step leave_summary(struct fb_log_walker *walker)
 {
-    log->stats.rot_descriptors++;
     walker->has_current = false;
     walker->is_in_sum = false;
     return begin_units(walker);
@@ -126,7 +125,7 @@ static enum step begin_sum_block(struct fb_log *log, struct fb_log_walker *walke
 {
     if (walker->summary_index == walker->summary_blocks) {
         if (walker->missing_from < walker->expected)
-            return leave_summary(log, walker);
+            return leave_summary(walker);
         walker->result.end = walker->end;
         walker->result.durable = walker->frontier;
         return finish(log, walker);
@@ -137,7 +136,7 @@ static enum step begin_sum_block(struct fb_log *log, struct fb_log_walker *walke
     enum fb_log_block found =
         fb_log_format_sum_get(block, &walker->place, walker->summary_index, &walker->sum);
     if (found != FB_LOG_BLOCK_GOOD || walker->sum.ordinal != walker->missing_from)
-        return reread(walker) ? STEP_ON : leave_summary(log, walker);
+        return reread(walker) ? STEP_ON : leave_summary(walker);
     walker->rereads = 0;
     walker->is_in_sum = true;
     walker->summary_index++;
@@ -151,7 +150,7 @@ static enum step step_summary(struct fb_log *log, struct fb_log_walker *walker)
     if (!walker->has_current) {
         int got = fb_log_format_sum_next(&walker->sum, &walker->current, &walker->current_found);
         if (got < 0)
-            return leave_summary(log, walker);
+            return leave_summary(walker);
         walker->is_in_sum = got == 1;
         walker->has_current = got == 1;
         return STEP_ON;
@@ -274,7 +273,8 @@ static void check_ended(struct fb_log *log, struct fb_log_walker *walker, bool i
 static void data_rewritten(struct fb_log *log, struct fb_log_meta *meta, int result)
 {
     struct fb_log_walker *walker = FB_LIST_ITEM(meta, struct fb_log_walker, data);
-    /* Its bytes were whole: a later start may find them. So the segment must not outlive this one. */
+    /* Its bytes were whole: a later start may find them. So the segment must not outlive this one.
+     */
     if (result != 0)
         walker->result.is_unreadable = true;
     check_ended(log, walker, result == 0);
