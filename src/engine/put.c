@@ -46,7 +46,7 @@ static void refresh(struct fb_shard *shard, struct fb_attempt_slot *slot, struct
 {
     struct fb_entry *head = fb_index_find(&shard->index, digest);
     slot->value = (uint8_t)value_of(shard, head);
-    slot->old_on_disk = head != NULL && fb_entry_is(head, FB_ENTRY_PLACED);
+    slot->old_on_disk = fb_kill_is_needed(shard, digest);
     if (FB_BUG(FB_BUG_INDEX_BEFORE_COMMIT) && head == NULL && fb_put_is_writing(shard, digest))
         slot->value = FB_ATTEMPT_VALUE_DIRTY;
 }

@@ -12,7 +12,11 @@
 bool fb_kill_is_needed(const struct fb_shard *shard, struct fb_digest digest)
 {
     const struct fb_entry *head = fb_index_find(&shard->index, digest);
-    return head != NULL && fb_entry_is(head, FB_ENTRY_PLACED);
+    if (head != NULL)
+        return fb_entry_is(head, FB_ENTRY_PLACED);
+    /* Of a key that is not known the device may hold what the start could not read, and a later
+     * start may. */
+    return shard->log != NULL && fb_log_is_uncertain(shard->log);
 }
 
 /* ---- the queue ---- */
@@ -49,20 +53,11 @@ static void tell(struct fb_shard *shard, struct fb_op *op, int result)
     if (op->kind == FB_OP_PUT)
         fb_put_killed(shard, op, result);
     else
-        fb_op_end(shard, op, result == 0 ? FB_OK : FB_IO,
-                  result == 0 ? FB_REASON_NONE : FB_REASON_IO_ERROR);
+        fb_op_end(shard, op, result == 0 ? op->result : FB_IO,
+                  result == 0 ? (enum fb_reason)op->reason : FB_REASON_IO_ERROR);
 }
 
 /* ---- one kill ---- */
-
-/* Why the key is killed: what a later start tells of it. */
-static enum fb_reason reason_of(const struct fb_shard *shard, const struct fb_entry *head)
-{
-    if (head->state != FB_ENTRY_GHOST)
-        return FB_REASON_REPLACED;
-    const struct fb_history_record *record = fb_history_find(&shard->history, head->digest);
-    return record == NULL ? FB_REASON_NO_RECORD : (enum fb_reason)record->reason;
-}
 
 /* What a tombstone says of its reason, for those who ask after a restart. */
 static enum fb_reason why(const struct fb_shard *shard, const struct fb_entry *head,
@@ -74,20 +69,21 @@ static enum fb_reason why(const struct fb_shard *shard, const struct fb_entry *h
     return record != NULL ? (enum fb_reason)record->reason : FB_REASON_NONE;
 }
 
-/* Writes a tombstone: everything of the head's key up to a generation is dead. */
+/* Writes a tombstone: everything of a key up to a generation is dead. The head may be NULL if
+ * somebody asks for it: then nothing is known of the key. */
 static void start(struct fb_shard *shard, struct fb_write *slot, struct fb_entry *head,
                   uint64_t up_to, struct fb_op *op)
 {
-    FB_ASSERT(head->generation <= up_to);
-    const struct fb_space *space = &shard->spaces[head->space];
+    FB_ASSERT(head == NULL ? op != NULL : head->generation <= up_to);
+    uint16_t number = head == NULL ? fb_space_namespace(shard, op->ns)->space : head->space;
+    const struct fb_space *space = &shard->spaces[number];
     struct fb_log_record *record = &slot->item.record;
     memset(record, 0, sizeof(*record));
     record->kind = FB_LOG_TOMB;
     record->class_hint = FB_SHARD_CLASS_COLD;
-    record->pin_class = (uint8_t)reason_of(shard, head);
     memcpy(record->namespace_id, shard->namespaces[space->ns].id, FB_NAMESPACE_ID_BYTES);
     record->epoch = space->epoch;
-    record->digest = head->digest;
+    record->digest = head == NULL ? op->digest : head->digest;
     record->origin = shard->config.log.node_id;
     record->generation = up_to;
     record->pin_class = (uint8_t)why(shard, head, op);
@@ -98,15 +94,17 @@ static void start(struct fb_shard *shard, struct fb_write *slot, struct fb_entry
         op->cursor = fb_write_number(shard, slot);
     }
     slot->op = op;
-    slot->digest = head->digest;
+    slot->digest = record->digest;
     slot->generation = up_to;
     slot->item.vec_count = 0;
     slot->item.urgent = true;
     slot->phase = FB_WRITE_LOG;
-    /* What the tombstone kills must not be placed behind it. */
-    fb_value_cancel_writes(shard, head);
-    fb_entry_set(head, FB_ENTRY_KILLING | FB_ENTRY_PLACED);
-    fb_value_relist(shard, head);
+    if (head != NULL) {
+        /* What the tombstone kills must not be placed behind it. */
+        fb_value_cancel_writes(shard, head);
+        fb_entry_set(head, FB_ENTRY_KILLING | FB_ENTRY_PLACED);
+        fb_value_relist(shard, head);
+    }
     fb_write_append(shard, slot);
 }
 
@@ -213,12 +211,10 @@ void fb_remove_start(struct fb_shard *shard, struct fb_op *op)
     }
     if (fb_put_remove(shard, op->digest))
         found = true;
-    if (!found) {
-        fb_op_end(shard, op, FB_MISS, reason);
-        return;
-    }
+    op->result = found ? FB_OK : FB_MISS;
+    op->reason = (uint8_t)(found ? FB_REASON_NONE : reason);
     if (!fb_kill_is_needed(shard, op->digest)) {
-        fb_op_end(shard, op, FB_OK, FB_REASON_NONE);
+        fb_op_end(shard, op, op->result, (enum fb_reason)op->reason);
         return;
     }
     op->state = FB_OP_STATE_KILLING;
