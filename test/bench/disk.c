@@ -29,7 +29,7 @@ static void one_size(struct bench *bench, uint64_t value_bytes, const char *size
                                 .ssd_cap_bytes = CAP_BYTES,
                                 .value_bytes = value_bytes,
                                 .values = values,
-                                .index_entries = 131072};
+                                .index_entries = 1u << 20};
     struct bench_row put = {.name = put_name,
                             .unit = "GB/s",
                             .peer = "fio",
@@ -132,7 +132,7 @@ static void beside_writes(struct bench *bench)
                                 .ssd_cap_bytes = CAP_BYTES,
                                 .value_bytes = value_bytes,
                                 .values = values,
-                                .index_entries = 131072};
+                                .index_entries = 1u << 20};
     struct bench_row row = {.name = "read_p99_beside_writes",
                             .unit = "us",
                             .peer = "idle",

@@ -150,8 +150,12 @@ static void check(enum phase phase, const struct batch *batch, uint32_t count, i
         int one = phase == PHASE_PUT   ? batch->puts[i].result
                   : phase == PHASE_GET ? batch->gets[i].result
                                        : batch->names[i].result;
-        if (one < 0)
-            bench_die("%s: %s", batch->keys[i], fb_result_name(one));
+        int reason = phase == PHASE_PUT   ? batch->puts[i].reason
+                     : phase == PHASE_GET ? batch->gets[i].reason
+                                          : batch->names[i].reason;
+        if (one < 0 && !(phase == PHASE_REMOVE && one == FB_MISS))
+            bench_die("phase %d, %s: %s, %s", (int)phase, batch->keys[i], fb_result_name(one),
+                      fb_reason_name(reason));
     }
 }
 
