@@ -218,8 +218,12 @@ static void check_exists(struct sim_world *world, struct sim_slot *slot)
 {
     struct fb_explain explain;
     fb_shard_explain(world->shard, slot->op.ns, &slot->op.digest, &explain);
-    if (!explain.present && !slot->touched && !key_of(world, slot)->lied && !world->failed && is_sound(world))
-        sim_world_violation(world, "key %u/%u: EXISTS, and not readable", slot->space, slot->key);
+    /* The answer names the generation that was there; it may have made room since, in the same turn. */
+    bool was_there = explain.generation == slot->op.generation &&
+                     (explain.reason == FB_REASON_EVICTED_DRAM || explain.reason == FB_REASON_RECLAIMED_SSD);
+    if (!explain.present && !was_there && !slot->touched && !key_of(world, slot)->lied && !world->failed && is_sound(world))
+        sim_world_violation(world, "key %u/%u: EXISTS, and not readable: %s", slot->space, slot->key,
+                            fb_reason_name(explain.reason));
 }
 
 static void put_done(struct sim_world *world, struct sim_slot *slot)
