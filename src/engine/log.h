@@ -28,9 +28,9 @@
 #include "io/io.h"
 
 #define FB_LOG_LEAVES_MAX (FB_CHUNK_BYTES_MAX / FB_LEAF_BYTES) /* leaves of one part */
-#define FB_LOG_VEC_MAX 1024 /* extents of one part: a chunk in 4 KiB pages */
-#define FB_LOG_CLASSES 2    /* open segments: 0 prefix heads and hot, 1 tails and cold */
-#define FB_LOG_WALKERS 16   /* segments that recovery reads at once */
+#define FB_LOG_VEC_MAX    1024 /* extents of one part: a chunk in 4 KiB pages */
+#define FB_LOG_CLASSES    2    /* open segments: 0 prefix heads and hot, 1 tails and cold */
+#define FB_LOG_WALKERS    16   /* segments that recovery reads at once */
 
 /* Where a part lies. Packed into 8 bytes in the index; the incarnation is kept beside it. */
 struct fb_log_addr {
@@ -55,10 +55,10 @@ enum fb_log_kind {
 struct fb_log_record {
     uint8_t kind;
     uint8_t class_hint; /* which open segment, < FB_LOG_CLASSES */
-    uint8_t pin_class; /* TOMB: why, enum fb_reason */
+    uint8_t pin_class;  /* TOMB: why, enum fb_reason */
     uint16_t key_bytes;
     uint16_t depth;
-    uint32_t part;  /* 0 .. parts-1 */
+    uint32_t part; /* 0 .. parts-1 */
     uint32_t parts;
     uint32_t part_bytes;  /* of this part, not rounded */
     uint64_t value_bytes; /* of the whole value */
@@ -93,7 +93,7 @@ struct fb_log_read {
     struct fb_link link;
     struct fb_io_req req; /* the log's */
     struct fb_log_addr addr;
-    uint32_t bytes; /* whole pages covering the part (or a page-aligned piece of it) */
+    uint32_t bytes;        /* whole pages covering the part (or a page-aligned piece of it) */
     uint32_t block_offset; /* first 4 KiB block within the part; 0 for a whole part */
     struct fb_io_vec vec[FB_LOG_VEC_MAX];
     uint16_t vec_count;
@@ -134,17 +134,18 @@ struct fb_log_owner {
     /* Recovery found a record. Arrives in any order of generations, tombstones among values. One
      * that lies beyond the flushed frontier is reported only after its bytes were read and hold.
      * The same record may be reported from two places (a copy forward that a crash cut short). */
-    void (*recovered)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
+    void (*recovered)(void *ctx, const struct fb_log_record *record,
+                      const struct fb_log_addr *addr);
     /* Recovery is over: everything that is on the device has been reported. result 0 or FB_IO. */
     void (*recovery_done)(void *ctx, int result);
     /* Reclaim, step 1: what of this value? (Tombstones are the log's own business.) May be asked
-     * again after a crash or a reclaim that was given up. After DROP the owner gives no new lease on
-     * this address. A KEEP beyond the budget for copying, or whose copy failed, is dropped like a
-     * DROP. */
+     * again after a crash or a reclaim that was given up. After DROP the owner gives no new lease
+     * on this address. A KEEP beyond the budget for copying, or whose copy failed, is dropped like
+     * a DROP. */
     enum fb_log_verdict (*judge)(void *ctx, const struct fb_log_record *record,
                                  const struct fb_log_addr *addr);
-    /* Reclaim, copy forward: take over copying this live record (read, check, append as a new item);
-     * answer through fb_log_copied() when its new place is durable or it has become dead. */
+    /* Reclaim, copy forward: take over copying this live record (read, check, append as a new
+     * item); answer through fb_log_copied() when its new place is durable or it has become dead. */
     void (*copy)(void *ctx, const struct fb_log_record *record, const struct fb_log_addr *addr);
     /* Reclaim, step 2: the history record is durable; drop from the index whatever still points
      * into this segment and incarnation (called once per dropped record). */
@@ -155,10 +156,12 @@ struct fb_log_owner {
 };
 
 /*
- * The requests of a log carry this in the upper half of their cookie, so that an owner with requests
- * of its own can tell which to hand back by fb_log_io_done().
+ * The requests of a log carry this in the upper half of their cookie, so that an owner with
+ * requests of its own can tell which to hand back by fb_log_io_done().
  */
 #define FB_LOG_COOKIE UINT64_C(0x46424c4700000000)
+
+/* True if a finished request is one of a log's, to be handed back by fb_log_io_done(). */
 static inline bool fb_log_is_mine(const struct fb_io_req *req)
 {
     return (req->cookie & ~(uint64_t)UINT32_MAX) == FB_LOG_COOKIE;
@@ -173,10 +176,10 @@ struct fb_log_config {
     uint16_t shards;
     uint64_t node_id;
     uint32_t io_errors_to_fence;
-    uint32_t read_depth;   /* reads in flight at most */
-    uint32_t write_depth;  /* write requests in flight at most */
-    uint64_t linger_ns;    /* how long an unurgent batch may wait for company */
-    uint32_t batch_bytes;  /* data of one batch at most, >= one chunk */
+    uint32_t read_depth;  /* reads in flight at most */
+    uint32_t write_depth; /* write requests in flight at most */
+    uint64_t linger_ns;   /* how long an unurgent batch may wait for company */
+    uint32_t batch_bytes; /* data of one batch at most, >= one chunk */
     uint32_t tombs_max;
     uint32_t reserve_segments; /* kept free for copying forward and tombstones; at least 1 */
     /* A run of the arena, at least geometry.chunk_bytes long, that nobody else touches until
@@ -201,18 +204,21 @@ struct fb_log_geometry {
     uint64_t segments_off;
 };
 
-/* Computes the geometry; FB_BAD_ARGUMENT if the capacity is below the least (64 segments of 256 KiB). */
+/* Computes the geometry; FB_BAD_ARGUMENT if the capacity is below the least (64 segments of 256
+ * KiB). */
 int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out);
-/* Bytes of plain memory and of FB_IO_META memory that fb_log_init() will take. */
+/* Bytes of plain memory that fb_log_init() will take. */
 size_t fb_log_footprint(const struct fb_log_config *config);
+/* Bytes of FB_IO_META memory that fb_log_init() will take. */
 size_t fb_log_meta_footprint(const struct fb_log_config *config);
-/* Carves a log from `region`; `meta` is the address of config->meta_base. Starts in RECOVERING; no I/O yet. */
+/* Carves a log from `region`; `meta` is the address of config->meta_base. Starts in RECOVERING; no
+ * I/O yet. */
 struct fb_log *fb_log_init(const struct fb_log_config *config, struct fb_region *region, void *meta,
                            const struct fb_log_owner *owner);
 
 /*
- * Begins recovery, or formatting of an empty device. Ends in owner->recovery_done(). Before that, only
- * fb_log_io_done(), fb_log_take_io(), fb_log_tick(), fb_log_next_ns(), fb_log_stats() and
+ * Begins recovery, or formatting of an empty device. Ends in owner->recovery_done(). Before that,
+ * only fb_log_io_done(), fb_log_take_io(), fb_log_tick(), fb_log_next_ns(), fb_log_stats() and
  * fb_log_state() may be called. The boot counter is raised and durable before recovery_done.
  *
  * `format` allows to overwrite what could not be used otherwise: foreign content, another version,
@@ -226,10 +232,10 @@ uint32_t fb_log_boot(const struct fb_log *log);
 const char *fb_log_start_error(const struct fb_log *log);
 
 /*
- * Queues a record. Always accepted (the owner bounds its items). Values of one class are placed in the
- * order given. Tombstones, and copies that owner->copy asked for, go before values that wait for
- * space: so, before it appends a tombstone, the owner cancels every queued item that the tombstone
- * kills. (One that cannot be cancelled is placed already, and the tombstone reaches it.)
+ * Queues a record. Always accepted (the owner bounds its items). Values of one class are placed in
+ * the order given. Tombstones, and copies that owner->copy asked for, go before values that wait
+ * for space: so, before it appends a tombstone, the owner cancels every queued item that the
+ * tombstone kills. (One that cannot be cancelled is placed already, and the tombstone reaches it.)
  */
 void fb_log_append(struct fb_log *log, uint64_t now_ns, struct fb_log_item *item);
 /* Takes back an item that has not been placed yet; false if its bytes are already on their way. */
@@ -241,12 +247,12 @@ void fb_log_copied(struct fb_log *log, uint64_t now_ns, const struct fb_log_addr
 /* Space of one record became garbage (removed, replaced): accounting for the choice of victims. */
 void fb_log_garbage(struct fb_log *log, const struct fb_log_addr *addr, uint32_t part_bytes);
 
-/* Gives up one segment, the oldest that can be, even if space is not short: the owner's index is full.
- * Nothing happens if a reclaim is under way or no segment is closed. */
+/* Gives up one segment, the oldest that can be, even if space is not short: the owner's index is
+ * full. Nothing happens if a reclaim is under way or no segment is closed. */
 void fb_log_reclaim_one(struct fb_log *log, uint64_t now_ns);
 
-/* True while the device may hold records that recovery could not read. They are being given up; until
- * then the owner counts every key as one that may be on the device. */
+/* True while the device may hold records that recovery could not read. They are being given up;
+ * until then the owner counts every key as one that may be on the device. */
 bool fb_log_is_uncertain(const struct fb_log *log);
 
 /* True while the segment of an address is being given up; false again if that was called off. */
@@ -267,6 +273,7 @@ struct fb_log_scan {
     void (*done)(void *ctx, struct fb_log_scan *scan, int result); /* 0 or FB_IO */
     void *ctx;
 };
+/* Begins a scan; it ends in scan->done(). */
 void fb_log_scan(struct fb_log *log, uint64_t now_ns, struct fb_log_scan *scan);
 
 /* The namespace table, whole: replaced at once, durable before owner's callback. One at a time. */
@@ -278,39 +285,52 @@ struct fb_log_names {
     void *ctx;
 };
 #define FB_LOG_NAMES_BYTES_MAX (256u * 1024)
+/* Replaces the table; ends in names->done(): 0 when both slots are durable, else FB_IO. */
 void fb_log_write_names(struct fb_log *log, uint64_t now_ns, struct fb_log_names *names);
 /* After recovery_done: the table found on the device; *len 0 if none. */
 const void *fb_log_names(const struct fb_log *log, uint32_t *len);
 
-/* History of what was given up: newest matching record, or false. `since_ms` = how far back it reaches (wall ms). */
+/* History of what was given up: newest matching record, or false. `since_ms` = how far back it
+ * reaches (wall ms). */
 bool fb_log_history(const struct fb_log *log, const struct fb_digest *digest, uint64_t *generation,
                     uint64_t *when_ms, uint64_t *since_ms);
 
-/* Drives timers: lingering batches, retries after ENOSPC, reclaim. `wall_ms` is only written into history records. */
+/* Drives timers: lingering batches, retries after ENOSPC, reclaim. `wall_ms` is only written into
+ * history records. */
 void fb_log_tick(struct fb_log *log, uint64_t now_ns, uint64_t wall_ms);
 /* When tick wants to be called next; UINT64_MAX: not. */
 uint64_t fb_log_next_ns(const struct fb_log *log);
-/* Next request for the I/O seam, in the order of the device's scheduler; NULL if none may go now. */
+/* Next request for the I/O seam, in the order of the device's scheduler; NULL if none may go now.
+ */
 struct fb_io_req *fb_log_take_io(struct fb_log *log, uint64_t now_ns);
+/* Takes back a finished request of this log. Calls the owner for whatever that completes. */
 void fb_log_io_done(struct fb_log *log, uint64_t now_ns, struct fb_io_req *req);
 
+/* The state of the tier as the log knows it. */
 enum fb_tier_state fb_log_state(const struct fb_log *log);
 /* Free-space floor seen by the node (statvfs): below it no new file space is taken. */
 void fb_log_set_floor(struct fb_log *log, uint64_t now_ns, bool below_floor);
-/* Stops taking items; flushes what is placed; `durable` is called for the rest with FB_SHUTTING_DOWN. */
+/* Stops taking items; flushes what is placed; `durable` is called for the rest with
+ * FB_SHUTTING_DOWN. */
 void fb_log_drain(struct fb_log *log, uint64_t now_ns);
+/* True if nothing is placed, queued or in flight. */
 bool fb_log_idle(const struct fb_log *log);
 
 /* Figures for metrics; plain counters, monotonic unless named *_now. */
 struct fb_log_stats {
     uint64_t bytes_written, bytes_read, data_bytes_written, flushes, batches;
-    uint64_t items_durable, items_failed, reads, read_errors, short_reads, write_errors, flush_errors;
-    uint64_t stale_incarnation, torn_tail, rot_descriptors, segments_sealed, segments_reclaimed, segments_retired;
+    uint64_t items_durable, items_failed, reads, read_errors, short_reads, write_errors,
+        flush_errors;
+    uint64_t stale_incarnation, torn_tail, rot_descriptors, segments_sealed, segments_reclaimed,
+        segments_retired;
     uint64_t records_dropped, records_copied, tombs_written, tombs_dropped, tombs_now;
     uint64_t segments_free_now, live_bytes_now, used_bytes_now, file_bytes_now;
     uint64_t reads_in_flight_max, recovered_records, recovery_bytes_read;
     uint64_t no_space, segments_lost, reclaims_given_up, flush_failed_items;
+    uint64_t history_since_ms; /* wall clock: what was given up earlier may be forgotten; 0: nothing
+                                  is */
 };
+/* Copies the figures out. */
 void fb_log_stats(const struct fb_log *log, struct fb_log_stats *out);
 
 #endif

@@ -21,6 +21,7 @@
 
 #define BENCH_RUNS_MAX   15
 #define BENCH_BATCH      64
+#define BENCH_KEY_MAX    48 /* room for bench_key() */
 #define BENCH_TEXT_MAX   512
 #define BENCH_TIMEOUT_MS 120000
 #define BENCH_GB         1e9

@@ -25,7 +25,7 @@ void bench_die(const char *format, ...)
 
 size_t bench_key(char *out, uint32_t number, uint32_t round)
 {
-    return (size_t)sprintf(out, "bench/%u/block-%08u", round, number);
+    return (size_t)snprintf(out, BENCH_KEY_MAX, "bench/%u/block-%08u", round, number);
 }
 
 struct fb_client *bench_client(const struct bench_load *load, bool tcp)
