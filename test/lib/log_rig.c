@@ -592,7 +592,7 @@ struct rig_slot *rig_put(struct rig *rig, uint32_t key, uint32_t bytes, bool urg
     uint32_t free_slots = 0;
     for (uint32_t i = 0; i < RIG_SLOTS; i++)
         free_slots += rig->slots[i].use == RIG_FREE;
-    if (free_slots < 4)
+    if (free_slots < 20) /* some are for copies */
         return NULL;
     struct rig_slot *slot = take_slot(rig, RIG_PUT, key);
     rig->counter++;

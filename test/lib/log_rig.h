@@ -21,7 +21,7 @@
 #include "io/sim.h"
 
 #define RIG_KEYS        64
-#define RIG_SLOTS       48 /* items and reads at once */
+#define RIG_SLOTS       72 /* items and reads at once */
 #define RIG_DROPPED_MAX 4096
 
 struct rig;
