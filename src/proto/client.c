@@ -677,6 +677,7 @@ void fb_proto_client_job_done(struct fb_proto_client *client, uint64_t now_ns,
 {
     struct fb_proto_op *op = job_op(client, job);
     op->jobs--;
+    heard(client, now_ns); /* whoever copies does not listen; that is not the node's silence */
     if (!moved) {
         op->job_dropped = true;
         leaves = NULL;

@@ -432,10 +432,8 @@ static void end_data_chunks(struct fb_proto_client *client, struct fb_proto_op *
 {
     for (unsigned slot = 0; slot < FB_WIRE_CHUNK_SLOTS; slot++) {
         const struct fb_proto_chunk *chunk = &op->get.chunk[slot];
-        if (!chunk->out || chunk->mode != FB_WIRE_CHUNK_DATA)
-            continue;
-        op->job_dropped = true;
-        end_chunk(client, op, slot, false);
+        if (chunk->out && chunk->mode == FB_WIRE_CHUNK_DATA)
+            end_chunk(client, op, slot, false);
     }
     op->get.data_chunk = FB_NO_CHUNK;
 }

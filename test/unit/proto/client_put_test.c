@@ -710,6 +710,39 @@ static void a_call_ends_without_answers(void **state)
     node_free(&node);
 }
 
+/* A copy that takes long is not the node's silence. */
+static void a_long_copy_is_no_silence(void **state)
+{
+    (void)state;
+    struct node node;
+    struct batch batch;
+    struct fb_proto_job job;
+    node_make(&node, SHM, 8, &plain);
+    node.welcome.heartbeat_ms = 100;
+    NODE_SEND(&node, welcome, FB_MSG_WELCOME, 0, 0, &node.welcome);
+    node_take(&node);
+    node_expect(&node, FB_MSG_HELLO);
+    struct fb_msg_namespace_done done = {.ns = 3, .epoch = NODE_EPOCH};
+    NODE_SEND(&node, namespace_done, FB_MSG_NAMESPACE_DONE, 0,
+              node_expect(&node, FB_MSG_NAMESPACE)->header.op, &done);
+    batch_make(&batch, &node, 1, 4096);
+    fb_proto_client_begin(node.client, node.now_ns, &batch.call);
+    node_take(&node);
+    uint64_t op = node_expect(&node, FB_MSG_PUT)->header.op;
+    assert_int_equal(grant_without_copy(&node, op, &job), 1);
+    node.now_ns += FB_SEC_NS;
+    uint64_t leaf = 1;
+    fb_proto_client_job_done(node.client, node.now_ns, &job, &leaf, true);
+    fb_proto_client_tick(node.client, node.now_ns);
+    node_take(&node);
+    node_expect(&node, FB_MSG_COMMIT);
+    node_expect_nothing(&node);
+    node_send_put_done(&node, op, FB_OK, 0);
+    assert_true(fb_proto_call_is_over(&batch.call));
+    batch_free(&batch);
+    node_free(&node);
+}
+
 static void a_lost_connection(void **state)
 {
     (void)state;
@@ -759,6 +792,7 @@ int main(void)
         cmocka_unit_test(deadline_while_the_commit_is_held_back),
         cmocka_unit_test(deadline_after_the_commit),
         cmocka_unit_test(a_call_ends_without_answers),
+        cmocka_unit_test(a_long_copy_is_no_silence),
         cmocka_unit_test(a_lost_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
