@@ -485,4 +485,5 @@ void fb_log_stats(const struct fb_log *log, struct fb_log_stats *out)
     out->used_bytes_now = used * log->geometry.segment_bytes;
     out->file_bytes_now = log->phase == FB_LOG_PHASE_NEW ? 0 : fb_log_segment_off(log, log->grown);
     out->reads_in_flight_max = log->sched.reads_in_flight_max;
+    out->history_since_ms = fb_log_history_since(log);
 }

@@ -53,15 +53,22 @@ static void take_block(struct fb_log_history_state *history, uint32_t block, con
     }
 }
 
+uint64_t fb_log_history_since(const struct fb_log *log)
+{
+    const struct fb_log_history_state *history = &log->history;
+    uint64_t since_ms = 0;
+    /* Until the ring has come round nothing was forgotten. */
+    bool is_round = history->next_sequence > history->blocks;
+    for (uint32_t i = 0; is_round && i < history->blocks && since_ms == 0; i++)
+        since_ms = history->when_ms[(history->next_block + i) % history->blocks];
+    return since_ms;
+}
+
 bool fb_log_history(const struct fb_log *log, const struct fb_digest *digest, uint64_t *generation,
                     uint64_t *when_ms, uint64_t *since_ms)
 {
     const struct fb_log_history_state *history = &log->history;
-    *since_ms = 0;
-    /* Until the ring has come round nothing was forgotten. */
-    bool is_round = history->next_sequence > history->blocks;
-    for (uint32_t i = 0; is_round && i < history->blocks && *since_ms == 0; i++)
-        *since_ms = history->when_ms[(history->next_block + i) % history->blocks];
+    *since_ms = fb_log_history_since(log);
     bool is_found = false;
     uint32_t i = history->buckets[digest->lo & (history->bucket_count - 1)];
     for (; i != NONE; i = history->past[i].next) {

@@ -7,20 +7,34 @@
  */
 #include "engine/shard_private.h"
 
-enum fb_reason fb_lookup_reason(const struct fb_shard *shard, uint16_t ns, struct fb_digest digest)
+bool fb_lookup_past(const struct fb_shard *shard, struct fb_digest digest, struct fb_past *out)
 {
-    (void)ns;
-    if (fb_put_is_writing(shard, digest))
-        return FB_REASON_BEING_WRITTEN;
     const struct fb_history_record *record = fb_history_find(&shard->history, digest);
+    *out = (struct fb_past){.reason = FB_REASON_NO_RECORD};
     if (record != NULL)
-        return (enum fb_reason)record->reason;
+        *out = (struct fb_past){.reason = (enum fb_reason)record->reason,
+                                .generation = record->generation,
+                                .when_ms = record->when_ms};
     uint64_t generation;
     uint64_t when_ms;
     uint64_t since_ms;
-    if (shard->log != NULL && fb_log_history(shard->log, &digest, &generation, &when_ms, &since_ms))
-        return FB_REASON_RECLAIMED_SSD;
-    return FB_REASON_NO_RECORD;
+    bool given_up = shard->log != NULL && shard->ready > 0 &&
+                    fb_log_history(shard->log, &digest, &generation, &when_ms, &since_ms);
+    if (given_up && (record == NULL || generation > record->generation))
+        *out = (struct fb_past){.reason = FB_REASON_RECLAIMED_SSD,
+                                .generation = generation,
+                                .when_ms = when_ms};
+    return record != NULL || given_up;
+}
+
+enum fb_reason fb_lookup_reason(const struct fb_shard *shard, uint16_t ns, struct fb_digest digest)
+{
+    (void)ns;
+    struct fb_past past;
+    if (fb_put_is_writing(shard, digest))
+        return FB_REASON_BEING_WRITTEN;
+    (void)fb_lookup_past(shard, digest, &past);
+    return past.reason;
 }
 
 bool fb_value_is_leased(const struct fb_shard *shard, const struct fb_entry *head)
@@ -139,6 +153,21 @@ void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t un
     set_lease(shard, head, until, is_loose(shard, head));
 }
 
+/* True if a segment with a part of the value is being given up: whether the value stays is decided.
+ */
+static bool is_being_given_up(const struct fb_shard *shard, const struct fb_entry *head)
+{
+    for (const struct fb_entry *entry = head; entry != NULL;
+         entry = fb_index_next_part(&shard->index, entry)) {
+        if (!fb_entry_has_addr(entry))
+            continue;
+        struct fb_log_addr addr = fb_entry_addr(entry);
+        if (fb_log_is_giving_up(shard->log, &addr))
+            return true;
+    }
+    return false;
+}
+
 /* Leases a value for so long, with so many expected loads. False if the share of leases is used up.
  */
 static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, uint32_t loads)
@@ -146,6 +175,8 @@ static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, ui
     fb_lease_tick(shard);
     bool loose = is_loose(shard, head);
     if (!fb_value_is_leased(shard, head)) {
+        if (is_being_given_up(shard, head))
+            return false;
         if (!fits_share(shard, sum_of(shard, head), loose, loads > 0))
             return false;
         fb_entry_clear(head, FB_ENTRY_PROMISED);

@@ -204,6 +204,23 @@ static bool is_complete(const struct fb_shard *shard, const struct fb_entry *hea
     return true;
 }
 
+/*
+ * Parts of a value are missing: it was torn, or a segment with some of its parts was given up. The
+ * log's history knows the second; where that has come round it may have known it once, and then
+ * nothing is claimed ("no record since").
+ */
+static void note_torn(struct fb_shard *shard, const struct fb_entry *head)
+{
+    uint64_t generation;
+    uint64_t when_ms;
+    uint64_t since_ms;
+    const struct fb_digest digest = head->digest;
+    bool given_up = fb_log_history(shard->log, &digest, &generation, &when_ms, &since_ms) &&
+                    generation >= head->generation;
+    if (!given_up && since_ms == 0)
+        fb_history_add(&shard->history, digest, head->generation, FB_REASON_TORN, 0);
+}
+
 /* What is on the list of partial things is settled: tombstones and torn values go. */
 static void settle_partial(struct fb_shard *shard)
 {
@@ -215,7 +232,7 @@ static void settle_partial(struct fb_shard *shard)
                                (enum fb_reason)head->hold_loads, 0);
             fb_value_forget(shard, head);
         } else if (!is_complete(shard, head)) {
-            fb_history_add(&shard->history, head->digest, head->generation, FB_REASON_TORN, 0);
+            note_torn(shard, head);
             fb_value_forget(shard, head);
         } else {
             come_alive(shard, head);

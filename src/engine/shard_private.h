@@ -599,6 +599,15 @@ void fb_value_bad(struct fb_shard *shard, struct fb_entry *head);
 void fb_lookup_start(struct fb_shard *shard, struct fb_op *op);
 /* A slice of the lookups that are under way. */
 void fb_lookup_pump(struct fb_shard *shard);
+/* What became of a key's newest value that anything is known of. */
+struct fb_past {
+    enum fb_reason reason; /* FB_REASON_NO_RECORD: nothing is known */
+    uint64_t generation;
+    uint64_t when_ms;
+};
+/* Asks the history in memory and the log's: who knows of the later generation is right. False if
+ * neither knows the key. */
+bool fb_lookup_past(const struct fb_shard *shard, struct fb_digest digest, struct fb_past *out);
 /* Why a key is not there: from what is under way, and from the history. */
 enum fb_reason fb_lookup_reason(const struct fb_shard *shard, uint16_t ns, struct fb_digest digest);
 /* True while a lease on the value lasts. */

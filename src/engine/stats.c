@@ -63,23 +63,12 @@ static void explain_present(const struct fb_shard *shard, struct fb_entry *head,
 static void explain_absent(const struct fb_shard *shard, const struct fb_digest *digest,
                            struct fb_explain *out)
 {
-    const struct fb_history_record *record = fb_history_find(&shard->history, *digest);
+    struct fb_past past;
+    (void)fb_lookup_past(shard, *digest, &past);
     out->since_ms = shard->history.since_ms;
-    if (record != NULL) {
-        out->reason = record->reason;
-        out->generation = record->generation;
-        out->when_ms = record->when_ms;
-        return;
-    }
-    uint64_t generation;
-    uint64_t when_ms;
-    uint64_t since_ms;
-    if (shard->log != NULL && shard->ready > 0 &&
-        fb_log_history(shard->log, digest, &generation, &when_ms, &since_ms)) {
-        out->reason = FB_REASON_RECLAIMED_SSD;
-        out->generation = generation;
-        out->when_ms = when_ms;
-    }
+    out->reason = past.reason;
+    out->generation = past.generation;
+    out->when_ms = past.when_ms;
 }
 
 void fb_shard_explain(const struct fb_shard *shard, uint16_t ns, const struct fb_digest *digest,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "engine/shard_private.h"
 #include "test/lib/cm.h"
 #include "test/lib/shard_stand.h"
 
@@ -58,6 +59,11 @@ static void test_the_oldest_goes_with_a_reason(void **state)
     assert_false(explain.present);
     assert_int_equal(explain.reason, FB_REASON_RECLAIMED_SSD);
     assert_true(explain.when_ms > 0);
+    /* What memory knows of an older value is no answer, of a newer one it is. */
+    fb_history_add(&stand.shard->history, digest, explain.generation - 1, FB_REASON_REMOVED, 0);
+    assert_int_equal(stand_must_miss(&stand, gone), FB_REASON_RECLAIMED_SSD);
+    fb_history_add(&stand.shard->history, digest, explain.generation + 1, FB_REASON_REMOVED, 0);
+    assert_int_equal(stand_must_miss(&stand, gone), FB_REASON_REMOVED);
     stand_close(&stand);
 }
 
