@@ -208,9 +208,9 @@ static void test_random_frames(void **state)
 {
     (void)state;
     teardown(NULL);
-    for (uint64_t seed = 1; seed <= 600; seed++)
+    for (uint64_t seed = 1; seed <= 300; seed++)
         random_session(seed);
-    assert_true(random_frames > 600 * 30);
+    assert_true(random_frames > 300 * 30);
     setup_path(false);
 }
 
