@@ -897,6 +897,9 @@ uint64_t fb_log_reclaim_next_ns(const struct fb_log *log);
 /* Gives the reclaim up, unless its record is being written or written. */
 void fb_log_reclaim_abandon(struct fb_log *log);
 
+/* True while it waits for copies forward. */
+bool fb_log_reclaim_is_copying(const struct fb_log *log);
+
 /* The reclaim may have something to do: a copy has ended. */
 void fb_log_reclaim_progress(struct fb_log *log);
 

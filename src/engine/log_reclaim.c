@@ -486,8 +486,13 @@ void fb_log_reclaim_abandon(struct fb_log *log)
     if (reclaim->step == FB_LOG_RECLAIM_IDLE || reclaim->step >= FB_LOG_RECLAIM_HISTORY)
         return;
     fb_log_walk_abort(&log->walkers[FB_LOG_WALKER_RECLAIM]);
-    for (uint32_t i = 0; i < FB_LOG_TOMB_COPIES; i++)
-        log->tomb_copies[i].is_wanted = false;
+    for (uint32_t i = 0; i < FB_LOG_TOMB_COPIES; i++) {
+        struct fb_log_tomb_copy *copy = &log->tomb_copies[i];
+        copy->is_wanted = false;
+        /* What has no place yet must not take one from the next reclaim. */
+        if (copy->is_busy && fb_log_cancel(log, &copy->item))
+            copy->is_busy = false;
+    }
     reclaim->copying = 0;
     reclaim->tombs_copying = 0;
     reclaim->retry_ns = fb_add_saturated(log->now_ns, FB_LOG_RETRY_MIN_NS);
@@ -495,12 +500,16 @@ void fb_log_reclaim_abandon(struct fb_log *log)
     release_victim(log);
 }
 
+bool fb_log_reclaim_is_copying(const struct fb_log *log)
+{
+    return log->reclaim.step == FB_LOG_RECLAIM_COPY || log->reclaim.step == FB_LOG_RECLAIM_TOMBS;
+}
+
 /* True if the owner, or the place for tombstones, took too long. */
 static bool is_late(const struct fb_log *log)
 {
     const struct fb_log_reclaim *reclaim = &log->reclaim;
-    bool is_waiting = reclaim->step == FB_LOG_RECLAIM_COPY || reclaim->step == FB_LOG_RECLAIM_TOMBS;
-    return is_waiting && fb_log_is_due(log->now_ns, reclaim->deadline_ns, FB_LOG_COPY_WAIT_NS);
+    return fb_log_reclaim_is_copying(log) && fb_log_is_due(log->now_ns, reclaim->deadline_ns, FB_LOG_COPY_WAIT_NS);
 }
 
 static bool step(struct fb_log *log)
@@ -556,7 +565,7 @@ uint64_t fb_log_reclaim_next_ns(const struct fb_log *log)
     const struct fb_log_reclaim *reclaim = &log->reclaim;
     if (reclaim->is_turn_over)
         return log->now_ns;
-    if (reclaim->step == FB_LOG_RECLAIM_COPY || reclaim->step == FB_LOG_RECLAIM_TOMBS)
+    if (fb_log_reclaim_is_copying(log))
         return reclaim->deadline_ns;
     if (reclaim->step == FB_LOG_RECLAIM_IDLE && reclaim->retry_ns > log->now_ns)
         return reclaim->retry_ns;

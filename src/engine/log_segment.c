@@ -167,6 +167,9 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     bool is_last = log->free_grown == 1;
     if (is_last && log->grown < log->geometry.segments && !fb_log_is_growth_blocked(log))
         return NULL; /* it grows */
+    /* The last one is for what the reclaim under way carries on, not for leftovers of another. */
+    if (is_last && !fb_log_reclaim_is_copying(log))
+        return NULL;
     uint32_t rescue_of = is_last ? log->reclaim.incarnation : 0;
     uint32_t number = pick_free(log);
     if (number >= log->geometry.segments)
