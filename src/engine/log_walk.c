@@ -260,7 +260,7 @@ static enum step step_units(struct fb_log *log, struct fb_log_walker *walker)
 
 static void check_ended(struct fb_log *log, struct fb_log_walker *walker, bool is_good)
 {
-    if (!is_good && walker->check_tries < FB_LOG_REREADS && walker->check != FB_LOG_CHECK_WRITE) {
+    if (!is_good && walker->check_tries < FB_LOG_REREADS) {
         walker->check_tries++;
         walker->check = FB_LOG_CHECK_STAGE; /* the device may have misread it */
     } else {
@@ -273,11 +273,11 @@ static void check_ended(struct fb_log *log, struct fb_log_walker *walker, bool i
 static void data_rewritten(struct fb_log *log, struct fb_log_meta *meta, int result)
 {
     struct fb_log_walker *walker = FB_LIST_ITEM(meta, struct fb_log_walker, data);
-    /* Its bytes were whole: a later start may find them. So the segment must not outlive this one.
-     */
+    /* The bytes were read and hold: one write that fails takes away no value that was answered as
+     * durable. But the device may lose them yet, so the segment must not outlive this start. */
     if (result != 0)
         walker->result.is_unreadable = true;
-    check_ended(log, walker, result == 0);
+    check_ended(log, walker, true);
 }
 
 static uint64_t stage_off(const struct fb_log *log, const struct fb_log_walker *walker)
