@@ -24,6 +24,9 @@ static bool is_wanted(const struct fb_log *log)
         return false;
     if (log->reclaim.is_asked || log->uncertain > 0 || is_tomb_pressure(log))
         return true;
+    /* As long as a rescue is open, nothing else goes to its class: its victim must be over with. */
+    if (fb_log_rescue(log) != NULL)
+        return true;
     /* A file that cannot grow is no reason to give up ahead of need. */
     if (fb_log_is_growth_blocked(log))
         return log->is_waiting_for_segment;
