@@ -125,6 +125,7 @@ enum fb_log_block fb_log_format_desc_get(const void *block, const struct fb_log_
                 head->flushed_up_to <= at;
     if (!fb_reader_ok(reader) || !fits)
         return FB_LOG_BLOCK_DAMAGED;
+    desc->incarnation = incarnation;
     desc->next_ordinal = head->ordinal;
     desc->left = head->records;
     desc->next_data_block = at + 1;

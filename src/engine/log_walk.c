@@ -412,7 +412,9 @@ static enum step step_records(struct fb_log *log, struct fb_log_walker *walker)
 
 /*
  * Nobody knows which life of the segment is the last, so its values are not believed; but a
- * tombstone is a fact that never becomes untrue. Each block that is a descriptor is looked at.
+ * tombstone is a fact that never becomes untrue. Each block that is a descriptor is looked at, but
+ * for those of lives that a record says to be over: what was still needed of them was copied
+ * before. So a header that was torn by a crash when it was free asks for no room.
  */
 static enum step step_lost(struct fb_log *log, struct fb_log_walker *walker)
 {
@@ -429,8 +431,10 @@ static enum step step_lost(struct fb_log *log, struct fb_log_walker *walker)
     const uint8_t *block = block_at(log, walker, walker->pos);
     if (block == NULL)
         return STEP_WAIT;
+    uint32_t dead = log->fates[walker->place.segment].dead_incarnation;
     walker->is_in_sum = fb_log_format_desc_get(block, &walker->place, walker->pos, &walker->desc) ==
-                        FB_LOG_BLOCK_GOOD;
+                            FB_LOG_BLOCK_GOOD &&
+                        walker->desc.incarnation > dead;
     walker->pos++;
     return STEP_ON;
 }
