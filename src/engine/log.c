@@ -309,6 +309,11 @@ bool fb_log_is_uncertain(const struct fb_log *log)
     return log->uncertain > 0;
 }
 
+bool fb_log_is_stale(const struct fb_log *log)
+{
+    return log->stale > 0;
+}
+
 /* True while anything is queued, in flight or half done. */
 static bool is_busy(const struct fb_log *log)
 {

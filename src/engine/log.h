@@ -255,6 +255,10 @@ void fb_log_reclaim_one(struct fb_log *log, uint64_t now_ns);
  * until then the owner counts every key as one that may be on the device. */
 bool fb_log_is_uncertain(const struct fb_log *log);
 
+/* True while a segment may hold records of which copies were made: who forgets such a copy has to
+ * kill it, or the next start finds what it was made of. */
+bool fb_log_is_stale(const struct fb_log *log);
+
 /* True while the segment of an address is being given up; false again if that was called off. */
 bool fb_log_is_giving_up(const struct fb_log *log, const struct fb_log_addr *addr);
 

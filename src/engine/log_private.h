@@ -135,6 +135,8 @@ struct fb_log_segment {
     uint8_t class_hint;
     uint8_t reason; /* enum fb_reason of its record; 0: space was needed */
     bool must_go;   /* lost, or a part of it could not be read at start: to be given up first */
+    bool has_stale; /* its reclaim was called off after copies were made: what they were made of is
+                       garbage that a start would find */
 };
 
 /* Which record in force names a segment last. */
@@ -584,6 +586,7 @@ struct fb_log {
     uint32_t tombs;
     uint32_t stuck;     /* segments that are */
     uint32_t uncertain; /* segments that are lost or must go */
+    uint32_t stale;     /* segments that hold what was copied from them */
     uint64_t live_blocks;
 
     struct fb_list copies;     /* what reclaim waits for */

@@ -180,12 +180,24 @@ static bool judge_record(struct fb_log *log, struct fb_log_walker *walker,
     return true;
 }
 
+static bool has_copies(const struct fb_log_reclaim *reclaim)
+{
+    for (uint32_t i = 0; i < reclaim->record_count; i++)
+        if (reclaim->records[i].state >= FB_LOG_VICTIM_COPYING)
+            return true;
+    return false;
+}
+
 /* Puts the victim back among the others. */
 static void release_victim(struct fb_log *log)
 {
     struct fb_log_reclaim *reclaim = &log->reclaim;
     struct fb_log_segment *segment = &log->segments[reclaim->victim];
     FB_ASSERT(segment->state == FB_LOG_SEG_RECLAIM);
+    if (!segment->has_stale && has_copies(reclaim)) {
+        segment->has_stale = true;
+        log->stale++;
+    }
     segment->state = reclaim->was_state;
     reclaim->step = FB_LOG_RECLAIM_IDLE;
 }

@@ -436,6 +436,10 @@ void fb_log_segment_settle(struct fb_log *log, uint32_t number, enum fb_log_segm
         segment->must_go = false;
         log->uncertain--;
     }
+    if (segment->has_stale) {
+        segment->has_stale = false;
+        log->stale--;
+    }
     if (state == FB_LOG_SEG_FREE)
         log->free_grown++;
     if (state == FB_LOG_SEG_STUCK && ++log->stuck > FB_LOG_STUCK_MAX && !log->is_fenced)

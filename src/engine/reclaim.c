@@ -93,7 +93,7 @@ void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t gene
             fb_put_note_lease(shard, head);
             if (fb_entry_is(head, FB_ENTRY_KILLING))
                 fb_put_note_lease(shard, head);
-            fb_value_drop(shard, head, FB_REASON_RECLAIMED_SSD, true);
+            fb_value_drop(shard, head, FB_REASON_RECLAIMED_SSD, !fb_log_is_stale(shard->log));
             return;
         }
 }

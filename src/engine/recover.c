@@ -119,7 +119,9 @@ static void take_part(struct fb_shard *shard, struct fb_entry *head,
         return;
     }
     if (!fb_entry_is(entry, FB_ENTRY_MISSING)) {
-        /* Twice there, by a copy forward that a crash cut short. Both are the same bytes. */
+        /* Twice there, by a copy forward that a crash cut short. Both are the same bytes. One of
+         * them is not known of any more, so the value must not go without a tombstone. */
+        fb_entry_set(head, FB_ENTRY_DOUBT);
         if (entry->incarnation >= addr->incarnation || entry->root != record->root) {
             reject(shard, record, addr);
             return;
