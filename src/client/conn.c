@@ -207,13 +207,6 @@ static void run_jobs(struct fb_client_conn *conn)
     }
 }
 
-/* The call that the DATA was for may be over: then its buffers are not touched any more. */
-static bool is_skipping(struct fb_client_conn *conn, bool call_is_over)
-{
-    conn->data_skip = conn->data_skip || call_is_over;
-    return conn->data_skip;
-}
-
 /* Bytes of the DATA frame that have come along in the buffer. */
 static void take_data(struct fb_client_conn *conn, uint64_t now_ns)
 {
@@ -500,7 +493,6 @@ bool fb_client_conn_is_usable(struct fb_client_conn *conn)
         return false;
     uint64_t now_ns = fb_client_now_ns();
     while (!is_lost(conn)) {
-        is_skipping(conn, true);
         if (!read_some(conn, now_ns, NULL))
             break;
         take_frames(conn);
@@ -525,9 +517,10 @@ static void settle(struct fb_client_conn *conn, const struct fb_proto_call *call
         lost(conn, now_ns, "a call ended in the middle of a frame");
     if (!is_lost(conn) && call->is_abandoned && fb_proto_client_open_ops(conn->proto) > 0)
         lost(conn, now_ns, "the node did not answer in time");
-    is_skipping(conn, true);
     if (is_lost(conn))
         fb_client_conn_close(conn);
+    else
+        FB_ASSERT(conn->data_left == 0); /* its get would still be open */
 }
 
 void fb_client_conn_run(struct fb_client_conn *conn, struct fb_proto_call *call)

@@ -548,6 +548,39 @@ static void frames_that_were_not_asked_for(void **state)
     }
 }
 
+/* A frame with one wrong bit anywhere is not believed. */
+static void damaged_frames(void **state)
+{
+    (void)state;
+    for (size_t at = 0; at < FB_WIRE_HEADER_BYTES + 16; at++) {
+        struct node node;
+        node_open(&node, 0, 8, &plain);
+        struct fb_key_item key = {.key = "k", .key_bytes = 1};
+        struct fb_proto_call call = call_of(&node, FB_PROTO_REMOVE);
+        call.count = 1;
+        call.items.key = &key;
+        fb_proto_client_begin(node.client, node.now_ns, &call);
+        node_take(&node);
+        struct fb_writer writer;
+        fb_writer_init(&writer, node.room, FB_FRAME_BYTES_MAX);
+        size_t from = fb_wire_frame_begin(&writer);
+        fb_wire_done_encode(&writer, &(struct fb_msg_done){.value = 5});
+        fb_wire_frame_end(&writer, from, FB_MSG_REMOVE_DONE, 0,
+                          node_expect(&node, FB_MSG_REMOVE)->header.op, 1);
+        /* Length and type decide which function takes it; the owner reads these first. */
+        if (at == 2 || (at >= 4 && at < 8)) {
+            node_free(&node);
+            continue;
+        }
+        node.room[at] ^= 1;
+        fb_proto_client_input(node.client, node.now_ns, node.room, writer.at_bytes);
+        assert_int_equal(fb_proto_client_state(node.client), FB_PROTO_LOST);
+        assert_true(fb_proto_call_is_over(&call));
+        assert_true(key.result < 0);
+        node_free(&node);
+    }
+}
+
 /* Random frames of random types, with a right check: no crash, each call ends once. */
 static void random_answers(void **state)
 {
@@ -659,6 +692,7 @@ int main(void)
         cmocka_unit_test(heartbeat),
         cmocka_unit_test(a_ping_of_the_node_is_answered),
         cmocka_unit_test(frames_that_were_not_asked_for),
+        cmocka_unit_test(damaged_frames),
         cmocka_unit_test(random_answers),
         cmocka_unit_test(scatter_lists),
     };
