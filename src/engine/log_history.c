@@ -109,11 +109,19 @@ void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarna
     history->run_length = entries;
 }
 
+uint32_t fb_log_stuck_max(const struct fb_log *log)
+{
+    const struct fb_log_history_state *history = &log->history;
+    /* What is repeated must not come to lie where the ring is about to go on. */
+    return (uint32_t)fb_min_u64(FB_LOG_STUCK_MAX,
+                                (history->blocks - history->record_blocks_max - 1) / 2);
+}
+
 uint32_t fb_log_history_endangered(const struct fb_log *log)
 {
     const struct fb_log_history_state *history = &log->history;
     /* Room for the longest record and for one more about each stuck segment. */
-    uint32_t reach = history->record_blocks_max + FB_LOG_STUCK_MAX + 1;
+    uint32_t reach = history->record_blocks_max + log->stuck + 1;
     uint32_t at = place_for(history, reach);
     for (uint32_t i = 0; log->stuck > 0 && i < log->grown; i++) {
         const struct fb_log_fate *fate = &log->fates[i];

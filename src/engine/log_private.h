@@ -738,6 +738,9 @@ uint64_t fb_log_history_since(const struct fb_log *log);
 void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarnation,
                           enum fb_reason reason, uint32_t entries);
 
+/* Segments that may be stuck; the next one fences the device. */
+uint32_t fb_log_stuck_max(const struct fb_log *log);
+
 /* A stuck segment whose record the next one would overwrite soon, or the count of segments. */
 uint32_t fb_log_history_endangered(const struct fb_log *log);
 

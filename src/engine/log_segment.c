@@ -442,7 +442,7 @@ void fb_log_segment_settle(struct fb_log *log, uint32_t number, enum fb_log_segm
     }
     if (state == FB_LOG_SEG_FREE)
         log->free_grown++;
-    if (state == FB_LOG_SEG_STUCK && ++log->stuck > FB_LOG_STUCK_MAX && !log->is_fenced)
+    if (state == FB_LOG_SEG_STUCK && ++log->stuck > fb_log_stuck_max(log) && !log->is_fenced)
         fb_log_fence(log);
 }
 
