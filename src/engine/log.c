@@ -32,6 +32,7 @@ struct shape {
     uint32_t segment_blocks;
     uint32_t batch_blocks;
     uint32_t window_blocks;
+    uint32_t window_max;
     uint32_t summary_blocks;
     uint32_t record_blocks; /* of the longest reclaim record */
     uint32_t ring_blocks;
@@ -49,10 +50,14 @@ static struct shape shape_of(const struct fb_log_config *config)
     shape.window_blocks =
         (uint32_t)fb_min_u64(2 * ((uint64_t)shape.batch_blocks + FB_LOG_BATCH_UNITS),
                              shape.segment_blocks);
+    shape.window_max = (uint32_t)fb_min_u64(fb_max_u64(FB_LOG_WINDOW_BYTES_MAX / FB_BLOCK_BYTES,
+                                                       2 * (uint64_t)shape.window_blocks),
+                                            shape.segment_blocks);
     shape.summary_blocks = shape.segment_blocks / FB_LOG_SUMMARY_SHARE;
     shape.record_blocks = fb_log_history_record_blocks(shape.geometry.segment_bytes);
     shape.ring_blocks = (uint32_t)(shape.geometry.history_bytes / FB_BLOCK_BYTES);
-    shape.descs = FB_LOG_WRITERS * FB_LOG_BATCH_UNITS / 2 + FB_LOG_DESC_SPARE;
+    shape.descs = FB_LOG_CLASSES * (shape.window_max / FB_LOG_DESC_SHARE) +
+                  FB_LOG_WRITERS * FB_LOG_BATCH_UNITS / 2 + FB_LOG_DESC_SPARE;
     return shape;
 }
 
@@ -182,6 +187,7 @@ static void apply_shape(struct fb_log *log, const struct shape *shape, const str
     log->segment_blocks = shape->segment_blocks;
     log->batch_blocks = shape->batch_blocks;
     log->window_blocks = shape->window_blocks;
+    log->window_max = shape->window_max;
     log->summary_blocks_max = shape->summary_blocks;
     log->history.blocks = shape->ring_blocks;
     log->history.record_blocks_max = shape->record_blocks;

@@ -16,6 +16,7 @@ enum fit {
     FIT_NOW,
     FIT_SEGMENT_FULL,
     FIT_BATCH_FULL,
+    FIT_REACH,
     FIT_WAIT
 };
 
@@ -82,9 +83,8 @@ static enum fit fit(const struct fb_log *log, const struct fb_log_writer *writer
             batch->data_blocks + data > log->batch_blocks)
             return FIT_BATCH_FULL;
     }
-    const struct fb_log_segment *segment = &log->segments[writer->segment];
-    if (writer->next_block + data + descs - segment->durable > log->window_blocks)
-        return FIT_WAIT;
+    if (writer->next_block + data + descs > writer->reach)
+        return FIT_REACH;
     if (descs > log->free_desc_count)
         return FIT_WAIT;
     return batch == NULL && fb_list_is_empty(&log->free_batches) ? FIT_WAIT : FIT_NOW;
@@ -237,6 +237,21 @@ static void put(struct fb_log *log, struct fb_log_writer *writer, struct fb_log_
     fb_list_push_back(&batch->items, &item->link);
 }
 
+/*
+ * How far units may go once this batch is durable. A start must search that far behind a gap, so it
+ * is short, unless the device's flushes are so slow that it holds writes up.
+ */
+static uint32_t promise(const struct fb_log *log, struct fb_log_writer *writer, uint32_t end_block)
+{
+    if (writer->is_short)
+        writer->window = (uint32_t)fb_min_u64(2 * (uint64_t)writer->window, log->window_max);
+    else if (writer->window > log->window_blocks)
+        writer->window =
+            (uint32_t)fb_max_u64(writer->window - writer->window / 8, log->window_blocks);
+    writer->is_short = false;
+    return (uint32_t)fb_min_u64((uint64_t)end_block + writer->window, log->segment_blocks);
+}
+
 void fb_log_batch_close(struct fb_log *log, struct fb_log_writer *writer)
 {
     struct fb_log_batch *batch = writer->gather;
@@ -244,9 +259,11 @@ void fb_log_batch_close(struct fb_log *log, struct fb_log_writer *writer)
         return;
     struct fb_log_place place = fb_log_place_of(log, writer->segment);
     uint32_t durable = log->segments[writer->segment].durable;
+    batch->reach = promise(log, writer, batch->end_block);
     for (uint32_t i = 0; i < batch->unit_count; i++) {
         struct fb_log_unit *unit = &batch->units[i];
         unit->head.flushed_up_to = durable;
+        unit->head.reach = batch->reach;
         fb_log_format_desc_put(desc_at(log, unit->desc), unit->used, &place, &unit->head);
         if (unit->twin == FB_LOG_NO_DESC)
             continue;
@@ -323,6 +340,10 @@ static bool place(struct fb_log *log, struct fb_log_item *item, enum fb_log_clai
         case FIT_BATCH_FULL:
             fb_log_batch_close(log, writer);
             break;
+        case FIT_REACH:
+            writer->is_short = true;
+            fb_log_batch_close(log, writer);
+            return false;
         case FIT_WAIT:
             fb_log_batch_close(log, writer);
             return false;
@@ -393,7 +414,10 @@ static bool prove(struct fb_log *log, struct fb_log_writer *writer)
     struct fb_log_batch *batch = begin_batch(log, writer);
     (void)begin_unit(log, writer, batch, 1);
     batch->end_block = writer->next_block;
+    /* Nothing is on its way, so the promise may shrink, from now on: one batch may come next. */
+    writer->window = (log->window_blocks + 1) / 2;
     fb_log_batch_close(log, writer);
+    writer->reach = (uint32_t)fb_min_u64(writer->reach, batch->reach);
     return true;
 }
 

@@ -154,6 +154,7 @@ static void batch_flushed(struct fb_log *log, struct fb_log_ticket *ticket, int 
         segment->durable = batch->end_block;
         segment->end = batch->end_block;
         writer->durable_ns = log->now_ns;
+        writer->reach = (uint32_t)fb_max_u64(writer->reach, batch->reach);
     }
     end_batch(log, batch, is_durable ? 0 : FB_IO);
     fb_log_writer_advance(log, writer);

@@ -184,7 +184,7 @@ struct fb_log_header {
     uint16_t shard;
     uint16_t shards;
     uint32_t map_version;
-    uint32_t window_blocks;
+    uint32_t window_blocks; /* the first promise of reach, from block 0 */
     uint32_t boot;
     uint32_t rescue; /* incarnation of the segment whose records it was opened to take; 0 none */
 };
@@ -224,6 +224,8 @@ struct fb_log_desc_head {
     uint32_t flushed_up_to;
     uint32_t ordinal; /* of the first record */
     uint32_t data_blocks;
+    uint32_t
+        reach; /* once this is durable, no unit begins at or beyond it without a later promise */
     uint16_t records;
 };
 

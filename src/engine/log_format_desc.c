@@ -10,7 +10,7 @@
 
 #define DESC_MAGIC   ((uint32_t)'F' | (uint32_t)'B' << 8 | (uint32_t)'D' << 16 | (uint32_t)'E' << 24)
 #define RECORD_ALIGN 8
-#define HEAD_ZEROS   28 /* at the end of the head */
+#define HEAD_ZEROS   24 /* at the end of the head */
 #define SEGMENT_AT   32 /* for a look at a block that may be torn */
 
 /* Leaves of a part. */
@@ -92,6 +92,7 @@ void fb_log_format_desc_put(void *block, uint32_t used, const struct fb_log_plac
     fb_writer_u16(&writer, head->records);
     fb_writer_u16(&writer, 0);
     fb_writer_u32(&writer, head->data_blocks);
+    fb_writer_u32(&writer, head->reach);
     fb_writer_zeros(&writer, HEAD_ZEROS);
     FB_ASSERT(fb_writer_ok(&writer) && writer.at_bytes == FB_LOG_DESC_HEAD_BYTES);
     fb_log_format_seal(block, DESC_MAGIC, place->device_id, used);
@@ -114,6 +115,7 @@ enum fb_log_block fb_log_format_desc_get(const void *block, const struct fb_log_
     head->records = fb_reader_u16(reader);
     fb_log_format_zeros(reader, sizeof(uint16_t));
     head->data_blocks = fb_reader_u32(reader);
+    head->reach = fb_reader_u32(reader);
     fb_log_format_zeros(reader, HEAD_ZEROS);
     if (segment != place->segment || head->block != at)
         return FB_LOG_BLOCK_FOREIGN;

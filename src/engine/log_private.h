@@ -34,6 +34,8 @@
 #define FB_LOG_BATCHES_MAX      32   /* gathering, in flight, or waiting for a flush */
 #define FB_LOG_BATCH_VECS       2304 /* memory runs of one batch */
 #define FB_LOG_BATCH_UNITS      128  /* descriptors of one batch */
+#define FB_LOG_WINDOW_BYTES_MAX FB_MIB(16) /* written and not durable, of a segment */
+#define FB_LOG_DESC_SHARE 24 /* of the blocks of a batch are descriptors, if values are small */
 #define FB_LOG_DESC_SPARE       FB_LOG_BATCHES_MAX
 #define FB_LOG_SLICE_VECS       256                  /* memory runs of one write request */
 #define FB_LOG_WRITERS          (FB_LOG_CLASSES + 2) /* open segments and ones being sealed */
@@ -57,6 +59,7 @@
 #define FB_LOG_COPIES_MAX       16  /* records that the owner copies at a time */
 #define FB_LOG_TOMB_COPIES      16  /* tombstones that the log copies at a time */
 #define FB_LOG_COPY_PERCENT     50  /* of a segment at most is copied forward */
+#define FB_LOG_WISH_PERCENT 25  /* the same, when what is only worth it is copied too */
 #define FB_LOG_VICTIM_TRIES     4   /* victims looked at before one over the budget is taken */
 #define FB_LOG_TURN_RECORDS     512 /* records looked at in one turn of reclaim */
 #define FB_LOG_ERROR_TEXT       256
@@ -213,6 +216,7 @@ struct fb_log_batch {
     uint32_t number;
     uint32_t first_block;
     uint32_t end_block;
+    uint32_t reach; /* that its descriptors promise */
     uint32_t data_blocks;
     uint32_t vec_at;     /* next vector to send */
     uint32_t vec_off;    /* bytes of it that were sent */
@@ -263,6 +267,8 @@ struct fb_log_writer {
     uint32_t segment;
     uint32_t next_block;
     uint32_t next_batch;
+    uint32_t reach;  /* durably promised: units end here at the latest */
+    uint32_t window; /* of the next promise: grows while units wait for it */
     uint32_t proven;      /* flushed_up_to of the last descriptor that was written */
     uint32_t last_end;    /* of the last unit with records */
     uint32_t broken_from; /* number of the batch from which on everything fails */
@@ -272,6 +278,7 @@ struct fb_log_writer {
     uint8_t class_hint;
     bool is_header_written; /* so that the next flush covers it */
     bool is_broken;
+    bool is_short; /* a unit waited for the reach */
     uint32_t rescue_of; /* incarnation of the victim whose copies alone may go here; 0 none */
 };
 
@@ -331,7 +338,7 @@ struct fb_log_walker {
     uint32_t pos;
     uint32_t end;      /* units end here at the latest */
     uint32_t frontier; /* all below is durable */
-    uint32_t window;
+    uint32_t reach;    /* that the last unit before here promised */
     uint32_t gap_at;       /* while searching: where it began; 0: not searching */
     uint32_t scan_end;     /* while searching: where it gives up */
     uint32_t expected;     /* records that the segment should have, if it has a summary */
@@ -383,6 +390,7 @@ enum fb_log_reclaim_step {
 
 enum fb_log_victim_state {
     FB_LOG_VICTIM_DROP,
+    FB_LOG_VICTIM_WISH,    /* to be copied if there is budget left */
     FB_LOG_VICTIM_KEEP,    /* to be copied */
     FB_LOG_VICTIM_COPYING, /* with the owner */
     FB_LOG_VICTIM_COPIED
@@ -564,7 +572,8 @@ struct fb_log {
     uint64_t wall_ms;
     uint32_t segment_blocks;
     uint32_t classes;
-    uint32_t window_blocks;
+    uint32_t window_blocks; /* how far units go beyond what is durable, at least */
+    uint32_t window_max;    /* and at most */
     uint32_t batch_blocks;
     uint32_t summary_blocks_max;
     uint32_t depth; /* of calls on the stack */
@@ -873,7 +882,7 @@ void fb_log_walk_start(struct fb_log *log, struct fb_log_walker *walker, uint32_
 
 /* Begins to read a segment at recovery: `trailer` is NULL if it has none. */
 void fb_log_walk_recover(struct fb_log *log, struct fb_log_walker *walker, uint32_t segment,
-                         const struct fb_log_trailer *trailer, uint32_t window,
+                         const struct fb_log_trailer *trailer, uint32_t reach,
                          fb_log_walk_record *record, fb_log_walk_done *done);
 
 /* Begins to look for the tombstones of a lost segment, block by block. */

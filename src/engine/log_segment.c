@@ -189,6 +189,10 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     writer->gather = NULL;
     writer->next_block = FB_LOG_HEADER_BLOCKS;
     writer->next_batch = 0;
+    writer->window = log->window_blocks;
+    writer->reach =
+        (uint32_t)fb_min_u64(FB_LOG_HEADER_BLOCKS + log->window_blocks, log->segment_blocks);
+    writer->is_short = false;
     writer->proven = FB_LOG_HEADER_BLOCKS;
     writer->last_end = FB_LOG_HEADER_BLOCKS;
     writer->data_bytes = 0;
@@ -198,8 +202,7 @@ struct fb_log_writer *fb_log_writer_open(struct fb_log *log, uint32_t class_hint
     FB_ASSERT(fb_list_is_empty(&writer->batches));
     struct fb_log_place place = fb_log_place_of(log, number);
     fb_log_format_sum_begin(&writer->sum, &place, writer->sum_buffer.at, log->summary_blocks_max);
-    fb_log_header_fill(log, writer->head.at, number, FB_LOG_HEADER_OPEN, log->window_blocks,
-                       rescue_of);
+    fb_log_header_fill(log, writer->head.at, number, FB_LOG_HEADER_OPEN, writer->reach, rescue_of);
     fb_log_meta_start(log, &writer->meta, FB_IO_WRITE, &writer->head,
                       fb_log_segment_off(log, number), FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES,
                       header_written);

@@ -169,9 +169,10 @@ enum unit {
 /* Begins to search behind a place where there is no descriptor. */
 static void begin_gap(struct fb_log_walker *walker, const uint8_t *block)
 {
-    uint64_t reach = fb_max_u64((uint64_t)walker->pos + walker->window, walker->frontier);
+    uint64_t reach = fb_max_u64(walker->reach, walker->frontier);
     walker->gap_at = walker->pos;
-    walker->scan_end = (uint32_t)fb_min_u64(reach, walker->end);
+    /* A unit that ends at its reach may have a successor there. */
+    walker->scan_end = (uint32_t)fb_min_u64(fb_max_u64(reach, walker->pos) + 1, walker->end);
     walker->is_tail_torn = fb_log_format_looks_like_desc(block, &walker->place);
     walker->ahead = FB_LOG_WALK_BLOCKS;
 }
@@ -187,6 +188,7 @@ static enum unit find_unit(struct fb_log *log, struct fb_log_walker *walker)
             fb_log_format_desc_get(block, &walker->place, walker->pos, &walker->desc);
         if (found == FB_LOG_BLOCK_GOOD && walker->desc.end_block <= walker->end) {
             walker->rereads = 0;
+            walker->reach = walker->desc.head.reach;
             /* Units without much data stand close: read several at once. */
             walker->ahead =
                 walker->desc.head.data_blocks < FB_LOG_WALK_BLOCKS / 4 ? FB_LOG_WALK_BLOCKS : 1;
@@ -529,7 +531,7 @@ void fb_log_walk_start(struct fb_log *log, struct fb_log_walker *walker, uint32_
     reset(log, walker, number, record, done);
     walker->end = segment->end;
     walker->frontier = segment->end;
-    walker->window = log->segment_blocks;
+    walker->reach = log->segment_blocks;
     if (use_summary && segment->summary_blocks > 0) {
         walker->phase = FB_LOG_WALK_SUMMARY;
         walker->summary_first = segment->summary_first;
@@ -552,12 +554,12 @@ void fb_log_walk_lost(struct fb_log *log, struct fb_log_walker *walker, uint32_t
 }
 
 void fb_log_walk_recover(struct fb_log *log, struct fb_log_walker *walker, uint32_t number,
-                         const struct fb_log_trailer *trailer, uint32_t window,
+                         const struct fb_log_trailer *trailer, uint32_t reach,
                          fb_log_walk_record *record, fb_log_walk_done *done)
 {
     reset(log, walker, number, record, done);
     walker->check_tail = true;
-    walker->window = window > 0 && window < log->segment_blocks ? window : log->segment_blocks;
+    walker->reach = reach > 0 ? reach : log->segment_blocks;
     if (trailer == NULL) {
         walker->phase = FB_LOG_WALK_PROBE;
         walker->end = log->segment_blocks - FB_LOG_TRAILER_BLOCKS;

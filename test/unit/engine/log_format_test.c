@@ -304,6 +304,7 @@ static void descriptor_has_its_bytes(void **state)
                                     .flushed_up_to = 13,
                                     .ordinal = 55,
                                     .data_blocks = 75,
+                                    .reach = 900,
                                     .records = 1};
     fb_log_format_desc_put(block, used, &place, &head);
     check_prefix("FBDE", used);
@@ -315,6 +316,7 @@ static void descriptor_has_its_bytes(void **state)
     assert_int_equal(at(56, 4), 55);
     assert_int_equal(at(60, 2), 1);
     assert_int_equal(at(64, 4), 75);
+    assert_int_equal(at(68, 4), 900);
     assert_int_equal(at(96, 2), 144);
     assert_int_equal(at(96 + 2, 2), 7);
     assert_int_equal(at(96 + 6, 1), 2);
