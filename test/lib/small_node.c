@@ -308,6 +308,11 @@ static bool on_data(struct conn *conn, const struct fb_wire_header *header)
     const char *bad;
     if (atomic_load(&conn->node->mood) == SMALL_NODE_STOPS_READING)
         return stop_reading(conn);
+    if (atomic_load(&conn->node->mood) == SMALL_NODE_REVOKES) {
+        struct fb_msg_put_done done = {.result = FB_REMOVED};
+        return SEND(conn, put_done, FB_MSG_PUT_DONE, FB_FRAME_RELEASE_WANTED, header->op, &done) &&
+               stop_reading(conn);
+    }
     if (!receive_all(conn, head, sizeof(head)) ||
         fb_wire_data_head_decode(head, header->payload_bytes, &data, &bad) != FB_OK)
         return false;

@@ -24,6 +24,7 @@ enum small_node_mood {
     SMALL_NODE_NO_WELCOME,    /* answers nothing at all */
     SMALL_NODE_CLOSES,        /* closes at the first request after NAMESPACE */
     SMALL_NODE_STOPS_READING, /* at the first DATA */
+    SMALL_NODE_REVOKES,       /* ends a put at its first DATA, and reads no more of it */
     SMALL_NODE_HALF_DATA,     /* stops in the middle of a DATA frame of a get */
     SMALL_NODE_REFUSES,       /* ERROR instead of WELCOME */
     SMALL_NODE_GARBAGE        /* instead of answers */

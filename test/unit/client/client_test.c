@@ -514,6 +514,9 @@ static void nodes_in_trouble(void **state)
             small_node_set_mood(node, SMALL_NODE_STOPS_READING);
             expect_trouble(client, "d", FB_DEADLINE, 1, 30);
             expect_well(node, client, "d");
+            small_node_set_mood(node, SMALL_NODE_REVOKES);
+            expect_trouble(client, "f", FB_REMOVED, 1, 5000);
+            expect_well(node, client, "f");
             small_node_set_mood(node, SMALL_NODE_HALF_DATA);
             expect_trouble(client, "big", 1, FB_DEADLINE, 30);
             expect_well(node, client, "e");
