@@ -87,13 +87,13 @@ static uint32_t choose_victim(const struct fb_log *log)
     return best;
 }
 
-/* The lowest incarnation that is alive outside of a segment. */
+/* The lowest incarnation that is alive outside of a segment. A stuck one is dead by its record. */
 static uint32_t lowest_alive(const struct fb_log *log, uint32_t except)
 {
     uint32_t lowest = UINT32_MAX;
     for (uint32_t i = 0; i < log->grown; i++) {
         const struct fb_log_segment *segment = &log->segments[i];
-        if (i == except || !fb_log_is_alive(segment))
+        if (i == except || !fb_log_is_alive(segment) || segment->state == FB_LOG_SEG_STUCK)
             continue;
         uint32_t incarnation = segment->incarnation; /* of a lost one: 0, older than all */
         if (incarnation < lowest)
