@@ -174,6 +174,7 @@ static void make_writes(struct fb_shard *shard, struct fb_region *region)
     shard->write_hashes = FB_REGION_NEW(region, struct fb_io_req, count);
     fb_list_init(&shard->writes_free);
     fb_list_init(&shard->copies);
+    fb_list_init(&shard->copies_out);
     shard->writes_free_count = count;
     for (uint32_t i = 0; i < count && !fb_region_is_counting(region); i++) {
         shard->writes[i].kind = FB_WRITE_FREE;

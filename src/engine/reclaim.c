@@ -255,6 +255,7 @@ void fb_reclaim_durable(struct fb_shard *shard, struct fb_write *slot, int resul
 {
     struct fb_entry *head;
     struct fb_entry *entry = part_of(shard, slot, &head);
+    fb_list_remove(&slot->link);
     if (result == 0 && entry != NULL) {
         fb_part_set_addr(shard, entry, &slot->item.addr);
     } else if (result == 0) {
@@ -270,6 +271,22 @@ void fb_reclaim_durable(struct fb_shard *shard, struct fb_write *slot, int resul
         }
     }
     finish(shard, slot);
+}
+
+void fb_reclaim_cancel(struct fb_shard *shard, const struct fb_entry *head)
+{
+    FB_LIST_FOREACH_SAFE (link, following, &shard->copies_out) {
+        struct fb_write *slot = FB_LIST_ITEM(link, struct fb_write, link);
+        if (slot->generation != head->generation ||
+            !fb_digest_is_equal(slot->digest, head->digest) ||
+            !fb_log_cancel(shard->log, &slot->item))
+            continue;
+        /* What becomes of it is seen in the next turn: the log must not be told in this one. */
+        fb_list_remove(link);
+        slot->phase = FB_WRITE_READY;
+        fb_list_push_back(&shard->copies, link);
+        shard->again = true;
+    }
 }
 
 /* Takes a copy a step further, or leaves it where it is until there is room. */
@@ -288,6 +305,7 @@ static void step(struct fb_shard *shard, struct fb_write *slot)
     } else if (slot->phase == FB_WRITE_READY) {
         fb_list_remove(&slot->link);
         slot->phase = FB_WRITE_LOG;
+        fb_list_push_back(&shard->copies_out, &slot->link);
         fb_write_append(shard, slot);
     } else if (fetch(shard, slot, entry)) {
         fb_list_remove(&slot->link);

@@ -225,7 +225,7 @@ enum fb_write_phase {
 /* A part, a tombstone, or a copy forward on its way to the device. */
 struct fb_write {
     struct fb_log_item item;
-    struct fb_link link; /* on one of: free, copies that wait */
+    struct fb_link link; /* on one of: free, copies that wait, copies that the log has */
     struct fb_op *op;    /* KILL: who waits, or NULL */
     uint32_t entry;      /* PART, COPY: the part's entry */
     uint32_t read;       /* COPY: the read slot it uses, or FB_SLOT_NONE */
@@ -339,7 +339,7 @@ struct fb_shard {
 
     struct fb_write *writes;
     struct fb_io_req *write_hashes;
-    struct fb_list writes_free, copies;
+    struct fb_list writes_free, copies, copies_out;
     uint32_t writes_free_count;
     uint64_t clean_bytes_in_flight;
     uint32_t parts_in_flight;
@@ -691,6 +691,9 @@ void fb_reclaim_hash_done(struct fb_shard *shard, struct fb_write *slot);
 void fb_reclaim_read_done(struct fb_shard *shard, struct fb_read *slot, int result);
 /* A copy is durable (0), or its write failed. */
 void fb_reclaim_durable(struct fb_shard *shard, struct fb_write *slot, int result);
+/* Takes copies of a value back that the log has not placed yet: behind a tombstone, in a segment
+ * that was opened after it, one would outlive it. */
+void fb_reclaim_cancel(struct fb_shard *shard, const struct fb_entry *head);
 
 /* ---- space.c ---- */
 

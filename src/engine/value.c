@@ -580,6 +580,7 @@ void fb_value_cancel_writes(struct fb_shard *shard, struct fb_entry *head)
             all = false;
         }
     }
+    fb_reclaim_cancel(shard, head);
     /* Nothing of a value whose only items were taken back has reached a device. */
     if (all && first)
         fb_entry_clear(head, FB_ENTRY_PLACED);

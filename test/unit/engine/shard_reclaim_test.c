@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "engine/log_private.h"
 #include "engine/shard_private.h"
 #include "test/lib/cm.h"
 #include "test/lib/shard_stand.h"
@@ -182,6 +183,57 @@ static void test_puts_over_what_is_being_given_up(void **state)
     stand_close(&stand);
 }
 
+/* True if the log has a copy of the key that it has not placed yet. */
+static bool is_copy_queued(const struct stand *stand, uint64_t key)
+{
+    struct fb_digest digest = stand_digest(stand, key);
+    const struct fb_log *log = stand->shard->log;
+    const struct fb_list *queues[] = {&log->copies, &log->queues[0], &log->queues[1]};
+    for (size_t q = 0; q < FB_ARRAY_COUNT(queues); q++)
+        FB_LIST_FOREACH (link, queues[q]) {
+            const struct fb_log_item *item = FB_LIST_ITEM(link, const struct fb_log_item, link);
+            const struct fb_write *slot = &stand->shard->writes[item->cookie];
+            if (&slot->item == item && slot->kind == FB_WRITE_COPY &&
+                fb_digest_is_equal(slot->digest, digest))
+                return true;
+        }
+    return false;
+}
+
+/* A copy that waits for its place in the log is taken back when its value is killed: behind the
+ * tombstone, in a younger segment, it would outlive it. */
+static void test_no_copy_is_placed_behind_a_tombstone(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_small(&stand);
+    unsigned killed = 0;
+    for (uint64_t key = 0; killed < 5; key++) {
+        assert_true(key < 4000);
+        stand_must_put(&stand, key, KIB(60));
+        if (key % 8 == 0)
+            (void)stand_look(&stand, key, 60000, 1);
+        if (stand.shard->log->reclaim.copying == 0)
+            continue;
+        /* As if all descriptors were in use: nothing is placed. */
+        uint32_t descs = stand.shard->log->free_desc_count;
+        stand.shard->log->free_desc_count = 0;
+        stand_run(&stand, FB_MS_NS);
+        for (uint64_t old = 0; old < key; old++) {
+            if (!is_copy_queued(&stand, old))
+                continue;
+            (void)stand_start(&stand, FB_OP_REMOVE, 0, old);
+            assert_false(is_copy_queued(&stand, old));
+            killed++;
+        }
+        stand.shard->log->free_desc_count += descs;
+    }
+    stand_settle(&stand);
+    stand_run(&stand, FB_SEC_NS);
+    fb_shard_audit(stand.shard);
+    stand_close(&stand);
+}
+
 static void test_a_full_index_gives_segments_up(void **state)
 {
     (void)state;
@@ -333,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_holds_take_a_share_of_the_device),
         cmocka_unit_test(test_what_is_read_gets_a_second_chance),
         cmocka_unit_test(test_puts_over_what_is_being_given_up),
+        cmocka_unit_test(test_no_copy_is_placed_behind_a_tombstone),
         cmocka_unit_test(test_a_full_index_gives_segments_up),
         cmocka_unit_test(test_large_values_go_as_a_whole),
         cmocka_unit_test(test_report_b_in_small),
