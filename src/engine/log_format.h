@@ -256,7 +256,7 @@ struct fb_log_desc {
     uint32_t next_ordinal;
     uint32_t left;
     uint32_t next_data_block;
-    uint32_t end_block; /* of the unit */
+    uint32_t end_block;   /* of the unit */
     uint64_t incarnation; /* that it says of itself */
 };
 

@@ -19,7 +19,7 @@
 #include "test/lib/dies.h"
 #include "test/lib/log_rig.h"
 
-#define SEEDS       40
+#define SEEDS       25
 #define ROUNDS      12
 #define OPS         120
 #define CLONE_EVERY 1
