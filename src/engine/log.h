@@ -56,6 +56,7 @@ struct fb_log_record {
     uint8_t kind;
     uint8_t class_hint; /* which open segment, < FB_LOG_CLASSES */
     uint8_t pin_class;  /* TOMB: why, enum fb_reason */
+    bool is_unproven;   /* TOMB, in recovered(): there may be one witness only, write it again */
     uint16_t key_bytes;
     uint16_t depth;
     uint32_t part; /* 0 .. parts-1 */

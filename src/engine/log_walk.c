@@ -379,7 +379,10 @@ static enum step end_unit(struct fb_log *log, struct fb_log_walker *walker)
                           unit_rewritten);
         return STEP_WAIT;
     }
-    walker->is_whole = walker->is_whole && (!walker->unit_is_checked || walker->is_unit_good);
+    /* Of tombstones the other copy may be torn: they stay unproven, whoever starts next. */
+    bool has_tombs = walker->desc.head.records > 0 && walker->desc.head.data_blocks == 0;
+    bool is_proven = !walker->unit_is_checked || (walker->is_unit_good && !has_tombs);
+    walker->is_whole = walker->is_whole && is_proven;
     if (walker->is_whole)
         walker->result.durable =
             (uint32_t)fb_max_u64(walker->result.durable, walker->desc.end_block);
@@ -402,6 +405,8 @@ static enum step step_records(struct fb_log *log, struct fb_log_walker *walker)
             return STEP_ON;
         }
         walker->has_current = walker->current_found.ordinal >= walker->missing_from;
+        walker->current.is_unproven =
+            walker->unit_is_checked && walker->current.kind == FB_LOG_TOMB;
         walker->check = walker->unit_is_checked ? FB_LOG_CHECK_NONE : FB_LOG_CHECK_GOOD;
         return STEP_ON;
     }

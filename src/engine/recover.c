@@ -68,6 +68,10 @@ static void take_tomb(struct fb_shard *shard, const struct fb_log_record *record
     struct fb_entry *head = fb_index_find(&shard->index, record->digest);
     if (head != NULL && head->generation > record->generation)
         return;
+    bool is_known = head != NULL && head->state == FB_ENTRY_TOMB &&
+                    head->generation == record->generation && !fb_entry_is(head, FB_ENTRY_DOUBT);
+    if (is_known)
+        return;
     if (head != NULL)
         forget(shard, head);
     if (fb_index_free_count(&shard->index) == 0) {
@@ -77,7 +81,7 @@ static void take_tomb(struct fb_shard *shard, const struct fb_log_record *record
     struct fb_entry *tomb = new_entry(shard, record, ns, FB_ENTRY_TOMB);
     tomb->digest = record->digest;
     tomb->hold_loads = record->pin_class; /* why: there is nothing to hold */
-    fb_entry_set(tomb, FB_ENTRY_HEAD);
+    fb_entry_set(tomb, record->is_unproven ? FB_ENTRY_HEAD | FB_ENTRY_DOUBT : FB_ENTRY_HEAD);
     fb_index_link(&shard->index, tomb);
     list_partial(shard, tomb);
 }
@@ -223,6 +227,16 @@ static void note_torn(struct fb_shard *shard, const struct fb_entry *head)
         fb_history_add(&shard->history, digest, head->generation, FB_REASON_TORN, 0);
 }
 
+/* A tombstone of which one block may be all there is: it is written again before its key is put. */
+static void haunt(struct fb_shard *shard, struct fb_entry *tomb)
+{
+    fb_part_lift(shard, tomb);
+    tomb->state = FB_ENTRY_GHOST;
+    tomb->hold_loads = 0;
+    fb_entry_set(tomb, FB_ENTRY_PLACED);
+    fb_part_settle(shard, tomb);
+}
+
 /* What is on the list of partial things is settled: tombstones and torn values go. */
 static void settle_partial(struct fb_shard *shard)
 {
@@ -232,7 +246,10 @@ static void settle_partial(struct fb_shard *shard)
             if (head->hold_loads < FB_REASON_COUNT)
                 fb_history_add(&shard->history, head->digest, head->generation,
                                (enum fb_reason)head->hold_loads, 0);
-            fb_value_forget(shard, head);
+            if (fb_entry_is(head, FB_ENTRY_DOUBT))
+                haunt(shard, head);
+            else
+                fb_value_forget(shard, head);
         } else if (!is_complete(shard, head)) {
             note_torn(shard, head);
             fb_value_forget(shard, head);

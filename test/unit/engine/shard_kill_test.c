@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/prng.h"
+#include "engine/log_private.h"
+#include "engine/shard_private.h"
 #include "test/lib/cm.h"
 #include "test/lib/shard_stand.h"
 
@@ -238,6 +240,84 @@ static void test_others_keep_the_log_busy(void **state)
     run_script(script_busy);
 }
 
+/* ---- a torn tombstone, and rot ---- */
+
+/* The segment's first block with tombstones; 0 if there is none. */
+static uint32_t first_tomb_block(const struct stand *stand, uint32_t segment)
+{
+    const struct fb_log *log = stand->shard->log;
+    struct fb_log_place place = fb_log_place_of(log, segment);
+    static uint8_t block[FB_BLOCK_BYTES];
+    for (uint32_t at = FB_LOG_HEADER_BLOCKS; at < log->segment_blocks; at++) {
+        uint64_t number = fb_log_segment_off(log, segment) / FB_BLOCK_BYTES + at;
+        if (fb_sim_block_kind(stand->sim, 0, number) != FB_SIM_BLOCK_META)
+            continue;
+        fb_sim_peek(stand->sim, 0, number, block);
+        struct fb_log_desc desc;
+        struct fb_log_record record;
+        struct fb_log_found found;
+        if (fb_log_format_desc_get(block, &place, at, &desc) == FB_LOG_BLOCK_GOOD &&
+            fb_log_format_desc_next(&desc, &record, &found) == 1 && record.kind == FB_LOG_TOMB)
+            return at;
+    }
+    return 0;
+}
+
+/* Damages what a start before this one has found of tombstones: one block. */
+static void damage_tomb(struct stand *stand)
+{
+    static const uint8_t bad[FB_BLOCK_BYTES] = {1};
+    const struct fb_log *log = stand->shard->log;
+    for (uint32_t segment = 0; segment < log->grown; segment++) {
+        uint32_t at = first_tomb_block(stand, segment);
+        if (at == 0)
+            continue;
+        fb_sim_poke(stand->sim, 0, fb_log_segment_off(log, segment) / FB_BLOCK_BYTES + at, bad);
+        return;
+    }
+}
+
+/*
+ * The power goes during a remove, and of its two blocks one is torn. The other is believed, so the
+ * key can be put anew; that value is cached only, and the power goes again. Then the block rots.
+ */
+static bool run_rot(uint64_t boundary, uint64_t seed)
+{
+    static struct stand stand;
+    open_stand(&stand);
+    struct told told = {0};
+    put(&stand, &told, KIB(20), 0, FB_PERSIST_THROUGH);
+    uint64_t removed = told.stored;
+    stand.cut_at = boundary;
+    remove_key(&stand, &told);
+    bool was_cut = stand.is_cut;
+    stand_crash(&stand, FB_SIM_CUT_TORN, seed);
+    struct stand_op *op = stand_get(&stand, 0, KEY, 0);
+    if (stand_end(&stand, op) == FB_MISS) {
+        put(&stand, &told, KIB(20), 0, FB_PERSIST_OFF);
+        damage_tomb(&stand);
+        stand_crash(&stand, FB_SIM_CUT_NONE, seed);
+        op = stand_get(&stand, 0, KEY, 0);
+        if (stand_end(&stand, op) == FB_OK)
+            assert_true(op->seen != removed);
+        fb_shard_audit(stand.shard);
+    }
+    stand_close(&stand);
+    return was_cut;
+}
+
+static void test_a_torn_tombstone_gets_its_second_block_again(void **state)
+{
+    (void)state;
+    bool going = true;
+    for (uint64_t boundary = 1; going; boundary++) {
+        assert_true(boundary < CUTS_MAX);
+        going = false;
+        for (uint64_t seed = 0; seed < 20; seed++)
+            going |= run_rot(boundary, boundary * 100 + seed);
+    }
+}
+
 /* ---- without a crash ---- */
 
 /* While the older value is being killed it is still served, and a remove meanwhile wins over both.
@@ -366,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_removes),
         cmocka_unit_test(test_bumps),
         cmocka_unit_test(test_others_keep_the_log_busy),
+        cmocka_unit_test(test_a_torn_tombstone_gets_its_second_block_again),
         cmocka_unit_test(test_a_remove_meets_a_commit_that_waits),
         cmocka_unit_test(test_a_client_dies_while_its_commit_waits),
         cmocka_unit_test(test_a_through_put_is_removed_while_it_waits),
