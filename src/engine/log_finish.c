@@ -71,6 +71,20 @@ static void record_read(struct fb_log *log, struct fb_log_meta *meta, int result
     }
 }
 
+/* Writes copies of the header of a segment that lives. */
+static void write_header(struct fb_log *log, uint32_t first, uint32_t count)
+{
+    uint32_t number = log->recover.settle;
+    const struct fb_log_fate *fate = &log->fates[number];
+    struct fb_log_buffer block = log->history.buffer;
+    fb_log_header_fill(log, block.at, number, FB_LOG_HEADER_OPEN, fate->window, fate->rescue);
+    block.at += (size_t)first * FB_BLOCK_BYTES;
+    block.off += (uint64_t)first * FB_BLOCK_BYTES;
+    fb_log_meta_start(log, &log->recover.meta, FB_IO_WRITE, &block,
+                      fb_log_segment_off(log, number) + (uint64_t)first * FB_BLOCK_BYTES,
+                      count * FB_BLOCK_BYTES, again_written);
+}
+
 /* Writes again what segment number `settle` rests on; false: nothing. */
 static bool write_again(struct fb_log *log)
 {
@@ -78,11 +92,13 @@ static bool write_again(struct fb_log *log)
     const struct fb_log_fate *fate = &log->fates[number];
     switch (log->segments[number].state) {
     case FB_LOG_SEG_OPEN:
-        fb_log_header_fill(log, log->history.buffer.at, number, FB_LOG_HEADER_OPEN, fate->window,
-                           fate->rescue);
-        fb_log_meta_start(log, &log->recover.meta, FB_IO_WRITE, &log->history.buffer,
-                          fb_log_segment_off(log, number), FB_LOG_HEADER_BLOCKS * FB_BLOCK_BYTES,
-                          again_written);
+        write_header(log, 0, FB_LOG_HEADER_BLOCKS);
+        return true;
+    case FB_LOG_SEG_SEALED:
+        /* One copy is all that says what lies here: the other is made anew, and this one left. */
+        if (fate->bad_header == 0)
+            return false;
+        write_header(log, fate->bad_header - 1, 1);
         return true;
     case FB_LOG_SEG_FREEING:
         if (fate->ring_count == 0)
@@ -241,8 +257,10 @@ static void settle_next(struct fb_log *log)
             return;
         }
         /* The FREE header of the last reclaim may only seem to be there: its flush may have failed.
-         */
-        if (segment->state == FB_LOG_SEG_FREEING || is_newest) {
+         * One copy alone is all that keeps an ended life from coming back: it gets its second. */
+        bool is_lone =
+            segment->state == FB_LOG_SEG_FREE && log->fates[number].bad_header != 0;
+        if (segment->state == FB_LOG_SEG_FREEING || is_newest || is_lone) {
             segment->state = FB_LOG_SEG_FREEING;
             fb_log_free_start(log, number, segment->incarnation, segment_freed);
             return;

@@ -487,12 +487,17 @@ static bool is_newer(const struct fb_log_header *a, const struct fb_log_header *
 static enum fb_log_block choose_header(struct fb_log *log, struct fb_log_walker *walker)
 {
     bool is_found = false, is_damaged = false;
+    walker->bad_header = 0;
     for (uint32_t i = 0; i < FB_LOG_HEADER_BLOCKS; i++) {
         struct fb_log_header header;
         enum fb_log_block found =
             fb_log_format_header_get(walker->buffer.at + (size_t)i * FB_BLOCK_BYTES,
                                      log->super.device_id, segment_of(walker), i, &header);
-        if (found == FB_LOG_BLOCK_GOOD && (!is_found || is_newer(&header, &walker->header))) {
+        bool is_good = found == FB_LOG_BLOCK_GOOD;
+        if (is_found && (!is_good || is_newer(&walker->header, &header)))
+            walker->bad_header = 1 + i;
+        if (is_good && (!is_found || is_newer(&header, &walker->header))) {
+            walker->bad_header = i; /* the one before: it was not as good */
             walker->header = header;
             is_found = true;
         }
@@ -520,6 +525,7 @@ static void use_header(struct fb_log *log, struct fb_log_walker *walker)
     segment->class_hint = (uint8_t)header->class_hint;
     log->fates[number].rescue = header->rescue;
     log->fates[number].window = header->window_blocks;
+    log->fates[number].bad_header = walker->bad_header;
     note_used(log, number);
     if (header->state == FB_LOG_HEADER_FREE) {
         segment->state = FB_LOG_SEG_FREE;

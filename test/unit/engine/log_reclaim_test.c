@@ -8,6 +8,7 @@
 #include "base/result.h"
 #include "engine/log_format.h"
 #include "engine/sched.h"
+#include "engine/log_private.h"
 #include "test/lib/log_rig.h"
 
 static struct rig *open_started(struct rig_options options)
@@ -203,6 +204,46 @@ static void a_segment_without_header_keeps_its_tombstones(void **state)
     rig_close(rig);
 }
 
+/* Damages one copy of a header, starts, damages the other, and starts again. */
+static void damage_in_turn(struct rig *rig, uint32_t segment, uint32_t first)
+{
+    for (uint32_t i = 0; i < FB_LOG_HEADER_BLOCKS; i++) {
+        uint64_t off = rig->geometry.segments_off + segment * rig->geometry.segment_bytes;
+        uint32_t copy = (first + i) % FB_LOG_HEADER_BLOCKS;
+        fb_sim_damage_flip(rig->sim, 0, off + copy * FB_BLOCK_BYTES + 40, 3);
+        assert_int_equal(rig_crash(rig, FB_SIM_CUT_NONE, i), FB_OK);
+        assert_int_equal(rig_stats(rig).segments_lost, 0);
+        rig_check(rig);
+    }
+}
+
+static void one_copy_of_a_header_gets_its_other_again(void **state)
+{
+    (void)state;
+    for (uint32_t first = 0; first < FB_LOG_HEADER_BLOCKS; first++) {
+        struct rig *rig = open_started((struct rig_options){.seed = 9});
+        for (uint32_t key = 0; key < 20; key++)
+            (void)rig_put(rig, key, 60000, false);
+        rig_run(rig, FB_SEC_NS);
+        uint32_t freed[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            fb_log_reclaim_one(rig->log, rig->now_ns);
+            rig_run(rig, FB_SEC_NS);
+            for (uint32_t at = 0; at < rig->log->grown; at++)
+                if (rig->log->segments[at].state == FB_LOG_SEG_FREE &&
+                    rig->log->segments[at].incarnation != 0 && (i == 0 || at != freed[0]))
+                    freed[i] = at;
+        }
+        /* The segment that was given up last is made free again at each start, this one is not. */
+        damage_in_turn(rig, freed[0], first);
+        /* Now all are sealed that were open. */
+        for (uint32_t at = 0; at < rig->log->grown; at++)
+            if (rig->log->segments[at].state == FB_LOG_SEG_SEALED)
+                damage_in_turn(rig, at, first);
+        rig_close(rig);
+    }
+}
+
 /* ---- incarnations ---- */
 
 static void no_incarnation_is_given_out_twice(void **state)
@@ -284,6 +325,7 @@ int main(void)
         cmocka_unit_test(a_tombstone_lives_as_long_as_what_it_kills),
         cmocka_unit_test(two_witnesses_of_a_tombstone),
         cmocka_unit_test(a_segment_without_header_keeps_its_tombstones),
+        cmocka_unit_test(one_copy_of_a_header_gets_its_other_again),
         cmocka_unit_test(no_incarnation_is_given_out_twice),
         cmocka_unit_test(reads_go_before_writes),
     };
