@@ -59,6 +59,7 @@
 #define FB_LOG_COPIES_MAX       16  /* records that the owner copies at a time */
 #define FB_LOG_TOMB_COPIES      16  /* tombstones that the log copies at a time */
 #define FB_LOG_COPY_PERCENT     50  /* of a segment at most is copied forward */
+#define FB_LOG_FORCED_PERCENT   85  /* the same, if nothing better was found in a whole round */
 #define FB_LOG_WISH_PERCENT 25  /* the same, when what is only worth it is copied too */
 #define FB_LOG_VICTIM_TRIES     4   /* victims looked at before one over the budget is taken */
 #define FB_LOG_TURN_RECORDS     512 /* records looked at in one turn of reclaim */
@@ -147,7 +148,6 @@ struct fb_log_fate {
     uint32_t dead_incarnation; /* highest one named by a record in force; 0 none */
     uint32_t rescue;           /* of its header: incarnation of the segment that it was to take */
     uint32_t window;           /* of its header */
-    uint32_t bad_header;       /* the other copy of it does not say the same: 1 + which; 0 none */
     uint32_t ring_block;       /* where that record is */
     uint32_t ring_count;
 };
@@ -372,7 +372,6 @@ struct fb_log_walker {
     /* recovery's */
     struct fb_log_header header;
     struct fb_log_header last_header; /* of the reading before */
-    uint32_t bad_header;              /* as in struct fb_log_fate */
     enum fb_log_block last_found;
     uint8_t reads; /* of header or trailer */
 };

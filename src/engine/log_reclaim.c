@@ -212,6 +212,9 @@ static void apply_budget(struct fb_log *log, uint64_t budget)
      * the owner has promised to keep is given up. */
     if (reclaim->is_forced && fb_log_free_segments(log) > log->config.reserve_segments)
         budget = log->segment_blocks;
+    /* With the reserve alone there is room too, but each turn must gain something. */
+    else if (reclaim->is_forced && fb_log_free_segments(log) > 0)
+        budget = (uint64_t)log->segment_blocks * FB_LOG_FORCED_PERCENT / 100;
     uint64_t kept = 0;
     for (uint32_t i = 0; i < reclaim->record_count; i++) {
         struct fb_log_victim *victim = &reclaim->records[i];
