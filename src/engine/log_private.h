@@ -148,6 +148,7 @@ struct fb_log_fate {
     uint32_t dead_incarnation; /* highest one named by a record in force; 0 none */
     uint32_t rescue;           /* of its header: incarnation of the segment that it was to take */
     uint32_t window;           /* of its header */
+    uint32_t bad_header;       /* the other copy of it does not say the same: 1 + which; 0 none */
     uint32_t ring_block;       /* where that record is */
     uint32_t ring_count;
 };
@@ -372,6 +373,7 @@ struct fb_log_walker {
     /* recovery's */
     struct fb_log_header header;
     struct fb_log_header last_header; /* of the reading before */
+    uint32_t bad_header;              /* as in struct fb_log_fate */
     enum fb_log_block last_found;
     uint8_t reads; /* of header or trailer */
 };
