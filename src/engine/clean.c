@@ -205,7 +205,7 @@ static void make_clean(struct fb_shard *shard, struct fb_entry *head, struct fb_
     if (head->part_next == FB_ENTRY_NONE)
         fb_value_free_key(shard, head);
     fb_part_lift(shard, entry);
-    fb_entry_clear(entry, FB_ENTRY_UNSAVED | FB_ENTRY_URGENT);
+    fb_entry_clear(entry, FB_ENTRY_URGENT);
     fb_part_set_addr(shard, entry, addr);
     fb_part_settle(shard, entry);
 }

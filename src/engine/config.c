@@ -238,10 +238,6 @@ static void make_sizes(struct fb_shard *shard)
     FB_ASSERT(staging >= shard->chunk_bytes && staging < pool);
     uint64_t most =
         fb_min_u64(FB_VALUE_BYTES_MAX, pool - (uint64_t)shard->staging_pages * FB_PAGE_BYTES);
-    struct fb_log_geometry geometry = {0};
-    if (config->devices > 0)
-        FB_ASSERT(fb_log_geometry(config->log.capacity_bytes, &geometry) == 0);
-    shard->segment_bytes = geometry.segment_bytes;
     if (config->devices > 0)
         most = fb_min_u64(most, config->log.capacity_bytes / FB_SHARD_VALUE_SSD_SHARE);
     uint64_t parts = config->index_entries / 2;

@@ -128,7 +128,7 @@ static enum load load_from_dram(struct fb_shard *shard, struct fb_op *op, unsign
     chunk->source = FB_CHUNK_DRAM;
     chunk->extent = entry->extent;
     chunk->from_ssd = 0;
-    chunk->verified = fb_entry_is(entry, FB_ENTRY_VERIFIED);
+    chunk->verified = fb_entry_is(entry, FB_ENTRY_VERIFIED) || FB_BUG(FB_BUG_SKIP_CHECKSUM);
     if (!verify) {
         make_ready(shard, op, chunk);
         return LOADED;
@@ -376,6 +376,7 @@ static void read_done(struct fb_shard *shard, struct fb_read *slot)
     }
     fb_read_give(shard, slot);
     if (op->state == FB_OP_STATE_READING && result == 0) {
+        chunk->verified = 1; /* a planted bug says so */
         make_ready(shard, op, chunk);
         return;
     }

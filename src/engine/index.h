@@ -51,7 +51,7 @@ enum fb_entry_list {
 enum fb_entry_flag {
     FB_ENTRY_HEAD = 1 << 0,    /* part 0 */
     FB_ENTRY_HASHED = 1 << 1,  /* head: in the hash */
-    FB_ENTRY_UNSAVED = 1 << 2, /* part: not durable, and meant to be */
+    FB_ENTRY_UNSAVED = 1 << 2, /* part: of a value that is to be, and is not wholly durable */
     FB_ENTRY_BUSY = 1 << 3,    /* part: an item has it; links.newer is its slot */
     FB_ENTRY_PLACED = 1 << 4, /* head: a device may hold a part of it, even if no address says so */
     FB_ENTRY_VERIFIED = 1 << 5, /* part: its root was checked after its bytes entered DRAM */

@@ -106,7 +106,8 @@ struct fb_log_read {
 enum fb_log_verdict {
     FB_LOG_DEAD, /* not what the index points at: forget it silently */
     FB_LOG_DROP, /* live, and given up: goes into the history */
-    FB_LOG_KEEP  /* live, and to be copied forward */
+    FB_LOG_KEEP, /* live, and to be copied forward: somebody was promised that it stays */
+    FB_LOG_WISH  /* live, and worth copying forward if little else is; else dropped */
 };
 
 /* State of the tier as the log knows it (DESIGN section 6). */

@@ -31,11 +31,11 @@
 
 /* ---- limits ---- */
 
-#define FB_LOG_BATCHES_MAX      32   /* gathering, in flight, or waiting for a flush */
-#define FB_LOG_BATCH_VECS       2304 /* memory runs of one batch */
-#define FB_LOG_BATCH_UNITS      128  /* descriptors of one batch */
+#define FB_LOG_BATCHES_MAX      32         /* gathering, in flight, or waiting for a flush */
+#define FB_LOG_BATCH_VECS       2304       /* memory runs of one batch */
+#define FB_LOG_BATCH_UNITS      128        /* descriptors of one batch */
 #define FB_LOG_WINDOW_BYTES_MAX FB_MIB(16) /* written and not durable, of a segment */
-#define FB_LOG_DESC_SHARE 24 /* of the blocks of a batch are descriptors, if values are small */
+#define FB_LOG_DESC_SHARE       24 /* of the blocks of a batch are descriptors, if values are small */
 #define FB_LOG_DESC_SPARE       FB_LOG_BATCHES_MAX
 #define FB_LOG_SLICE_VECS       256                  /* memory runs of one write request */
 #define FB_LOG_WRITERS          (FB_LOG_CLASSES + 2) /* open segments and ones being sealed */
@@ -60,8 +60,9 @@
 #define FB_LOG_TOMB_COPIES      16  /* tombstones that the log copies at a time */
 #define FB_LOG_COPY_PERCENT     50  /* of a segment at most is copied forward */
 #define FB_LOG_FORCED_PERCENT   85  /* the same, if nothing better was found in a whole round */
-#define FB_LOG_WISH_PERCENT 25  /* the same, when what is only worth it is copied too */
+#define FB_LOG_WISH_PERCENT     25  /* the same, when what is only worth it is copied too */
 #define FB_LOG_VICTIM_TRIES     4   /* victims looked at before one over the budget is taken */
+#define FB_LOG_ROUND_SHARE      8   /* a round ends when 1/8 of the segments were given up in it */
 #define FB_LOG_TURN_RECORDS     512 /* records looked at in one turn of reclaim */
 #define FB_LOG_ERROR_TEXT       256
 
@@ -269,8 +270,8 @@ struct fb_log_writer {
     uint32_t segment;
     uint32_t next_block;
     uint32_t next_batch;
-    uint32_t reach;  /* durably promised: units end here at the latest */
-    uint32_t window; /* of the next promise: grows while units wait for it */
+    uint32_t reach;       /* durably promised: units end here at the latest */
+    uint32_t window;      /* of the next promise: grows while units wait for it */
     uint32_t proven;      /* flushed_up_to of the last descriptor that was written */
     uint32_t last_end;    /* of the last unit with records */
     uint32_t broken_from; /* number of the batch from which on everything fails */
@@ -280,7 +281,7 @@ struct fb_log_writer {
     uint8_t class_hint;
     bool is_header_written; /* so that the next flush covers it */
     bool is_broken;
-    bool is_short; /* a unit waited for the reach */
+    bool is_short;      /* a unit waited for the reach */
     uint32_t rescue_of; /* incarnation of the victim whose copies alone may go here; 0 none */
 };
 
@@ -338,9 +339,9 @@ struct fb_log_walker {
     uint32_t single_end; /* after an error: below it blocks are read one by one */
     uint32_t ahead;      /* blocks to read at once */
     uint32_t pos;
-    uint32_t end;      /* units end here at the latest */
-    uint32_t frontier; /* all below is durable */
-    uint32_t reach;    /* that the last unit before here promised */
+    uint32_t end;          /* units end here at the latest */
+    uint32_t frontier;     /* all below is durable */
+    uint32_t reach;        /* that the last unit before here promised */
     uint32_t gap_at;       /* while searching: where it began; 0: not searching */
     uint32_t scan_end;     /* while searching: where it gives up */
     uint32_t expected;     /* records that the segment should have, if it has a summary */
@@ -421,6 +422,7 @@ struct fb_log_reclaim {
     bool is_tombs_walked;
     uint32_t victim;        /* segment */
     uint32_t round;         /* of choosing; segments deferred in it are not looked at again */
+    uint32_t round_count;   /* segments given up in it */
     bool is_round_fruitful; /* a segment was given up in it that was not forced */
     uint32_t record_count;
     uint32_t next;    /* record that is looked at next */

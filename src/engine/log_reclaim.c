@@ -152,6 +152,18 @@ static struct fb_log_addr victim_addr(const struct fb_log *log, uint32_t block)
                                 .device = log->config.device};
 }
 
+static enum fb_log_victim_state state_of(enum fb_log_verdict verdict)
+{
+    switch (verdict) {
+    case FB_LOG_KEEP:
+        return FB_LOG_VICTIM_KEEP;
+    case FB_LOG_WISH:
+        return FB_LOG_VICTIM_WISH;
+    default:
+        return FB_LOG_VICTIM_DROP;
+    }
+}
+
 static bool judge_record(struct fb_log *log, struct fb_log_walker *walker,
                          const struct fb_log_record *record, const struct fb_log_found *found)
 {
@@ -173,8 +185,7 @@ static bool judge_record(struct fb_log *log, struct fb_log_walker *walker,
                                .data_block = (uint16_t)found->data_block,
                                .desc_block = (uint16_t)found->desc_block,
                                .blocks = (uint16_t)blocks,
-                               .state = verdict == FB_LOG_KEEP ? FB_LOG_VICTIM_KEEP
-                                                               : FB_LOG_VICTIM_DROP};
+                               .state = (uint8_t)state_of(verdict)};
     if (verdict == FB_LOG_KEEP)
         reclaim->keep_blocks += blocks;
     return true;
@@ -202,6 +213,23 @@ static void release_victim(struct fb_log *log)
     reclaim->step = FB_LOG_RECLAIM_IDLE;
 }
 
+/* What is only worth copying gets what promises leave of half the usual budget. */
+static void apply_wishes(struct fb_log *log, uint64_t kept)
+{
+    struct fb_log_reclaim *reclaim = &log->reclaim;
+    uint64_t most = (uint64_t)log->segment_blocks * FB_LOG_WISH_PERCENT / 100;
+    if (fb_log_free_segments(log) == 0)
+        most = 0;
+    for (uint32_t i = 0; i < reclaim->record_count; i++) {
+        struct fb_log_victim *victim = &reclaim->records[i];
+        if (victim->state != FB_LOG_VICTIM_WISH)
+            continue;
+        bool fits = kept + victim->blocks <= most;
+        victim->state = fits ? FB_LOG_VICTIM_KEEP : FB_LOG_VICTIM_DROP;
+        kept += fits ? victim->blocks : 0;
+    }
+}
+
 /* Makes drops of what is over the budget for copying, or of all if there is no room for copies. */
 static void apply_budget(struct fb_log *log, uint64_t budget)
 {
@@ -224,6 +252,7 @@ static void apply_budget(struct fb_log *log, uint64_t budget)
         if (kept > budget)
             victim->state = FB_LOG_VICTIM_DROP;
     }
+    apply_wishes(log, kept);
 }
 
 static void judged(struct fb_log *log, struct fb_log_walker *walker)
@@ -237,6 +266,7 @@ static void judged(struct fb_log *log, struct fb_log_walker *walker)
         return;
     }
     reclaim->is_round_fruitful |= !reclaim->is_forced;
+    reclaim->round_count++;
     apply_budget(log, budget);
     reclaim->step = FB_LOG_RECLAIM_COPY;
     reclaim->next = 0;
@@ -298,12 +328,19 @@ static bool begin(struct fb_log *log)
     if (!fb_log_walk_is_idle(walker) || reclaim->read.is_busy)
         return false;
     release_rescue(log);
+    /* What was put off is looked at again after a while, even if newer segments are to be had: else
+     * it would stay for ever, and the others would come round faster and faster. */
+    if (reclaim->round_count > log->grown / FB_LOG_ROUND_SHARE) {
+        reclaim->round++;
+        reclaim->round_count = 0;
+    }
     uint32_t victim = choose_victim(log);
     reclaim->is_forced = false;
     if (victim == log->geometry.segments) {
         /* Those that were put off are looked at again: leases may be over by now. Only when a
          * whole round found nothing else is one of them taken all the same. */
         reclaim->round++;
+        reclaim->round_count = 0;
         reclaim->is_forced = !reclaim->is_round_fruitful;
         reclaim->is_round_fruitful = false;
         victim = choose_victim(log);
@@ -527,7 +564,8 @@ bool fb_log_reclaim_is_copying(const struct fb_log *log)
 static bool is_late(const struct fb_log *log)
 {
     const struct fb_log_reclaim *reclaim = &log->reclaim;
-    return fb_log_reclaim_is_copying(log) && fb_log_is_due(log->now_ns, reclaim->deadline_ns, FB_LOG_COPY_WAIT_NS);
+    return fb_log_reclaim_is_copying(log) &&
+           fb_log_is_due(log->now_ns, reclaim->deadline_ns, FB_LOG_COPY_WAIT_NS);
 }
 
 static bool step(struct fb_log *log)

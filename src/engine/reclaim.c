@@ -2,10 +2,12 @@
  * reclaim.c - what the log asks when it gives a segment up: which records are worth keeping,
  * copying those forward, and forgetting the others.
  *
- * Kept is what is leased, what is not wholly durable yet, and what was read since it was last
- * judged (a second chance). Everything else is doomed from the moment of the verdict: still
- * readable, but nothing is promised about it any more, and who puts its key anew kills it first. If
- * the log changes its mind, a doomed value is an ordinary one again.
+ * Kept is what is leased. A part of a value that is not wholly durable yet is just written again:
+ * nobody was told that it is. What was read since it was last
+ * judged is worth a second chance, if the log has budget left. Everything else is doomed from the
+ * moment of the verdict: still readable, but nothing is promised about it any more, and who puts
+ * its key anew kills it first. If the log changes its mind, a doomed value is an ordinary one
+ * again. No new lease is given on anything in the segment.
  *
  * Before the log writes its record it judges what was copied a second time. So a copy that failed,
  * or whose value is being killed meanwhile, is just ended: what still stands then is named in the
@@ -23,24 +25,12 @@ static struct fb_entry *find_part(struct fb_shard *shard, const struct fb_log_re
     return entry != NULL && fb_entry_is_at(entry, addr) ? entry : NULL;
 }
 
-/* True if a part that was used may be copied forward for that: a share of its segment is, so that
- * room for what is leased is left in the log's budget. */
-static bool has_second_chance(struct fb_shard *shard, const struct fb_entry *entry)
-{
-    if (shard->second_incarnation != entry->incarnation) {
-        shard->second_incarnation = entry->incarnation;
-        shard->second_bytes = 0;
-    }
-    shard->second_bytes += (uint64_t)fb_part_pages(entry) * FB_PAGE_BYTES;
-    return shard->second_bytes <= shard->segment_bytes / FB_SHARD_SECOND_SHARE;
-}
-
 enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *record,
                                      const struct fb_log_addr *addr)
 {
     struct fb_shard *shard = ctx;
     struct fb_entry *head;
-    const struct fb_entry *entry = find_part(shard, record, addr, &head);
+    struct fb_entry *entry = find_part(shard, record, addr, &head);
     if (entry == NULL) {
         /* What a ghost stands for is not durably dead yet: it goes, but not silently. */
         const struct fb_entry *ghost = fb_index_find(&shard->index, record->digest);
@@ -52,11 +42,13 @@ enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *reco
         return FB_LOG_DROP;
     if (fb_entry_is(head, FB_ENTRY_KILLING))
         return fb_value_is_leased(shard, head) ? FB_LOG_KEEP : FB_LOG_DROP;
-    if (!fb_value_is_durable(shard, head) || fb_value_is_leased(shard, head))
+    if (!fb_value_is_durable(shard, head))
+        return fb_part_redirty(shard, entry) ? FB_LOG_DEAD : FB_LOG_KEEP;
+    if (fb_value_is_leased(shard, head))
         return FB_LOG_KEEP;
-    if (fb_entry_is(head, FB_ENTRY_USED) && has_second_chance(shard, entry)) {
+    if (fb_entry_is(head, FB_ENTRY_USED)) {
         fb_entry_clear(head, FB_ENTRY_USED);
-        return FB_LOG_KEEP;
+        return FB_LOG_WISH;
     }
     fb_value_set_state(shard, head, FB_ENTRY_DOOMED);
     fb_put_value_changed(shard, head->digest);
@@ -91,8 +83,6 @@ void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t gene
         if (fb_entry_is_at(entry, addr)) {
             /* An upsert may be killing it: the lease is on the key, and waits for what comes. */
             fb_put_note_lease(shard, head);
-            if (fb_entry_is(head, FB_ENTRY_KILLING))
-                fb_put_note_lease(shard, head);
             fb_value_drop(shard, head, FB_REASON_RECLAIMED_SSD, !fb_log_is_stale(shard->log));
             return;
         }

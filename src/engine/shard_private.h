@@ -49,7 +49,6 @@
 #define FB_SHARD_LEASED_SHARE      2u  /* leases on values that are in DRAM only: 1/2 of the pool */
 #define FB_SHARD_LEASED_SHARE_SSD  4u  /* leases on everything else: 1/4 of the device */
 #define FB_SHARD_LEASED_UNASKED    2u  /* short leases, without a hold: 1/2 of these shares */
-#define FB_SHARD_SECOND_SHARE      4u  /* second chances: 1/4 of a segment */
 #define FB_SHARD_PARTS_MAX         (1u << 16)
 #define FB_SHARD_WRITE_ITEMS_MIN   64u
 #define FB_SHARD_WRITE_ITEMS_MAX   1024u
@@ -277,7 +276,6 @@ struct fb_shard {
     struct fb_log *log; /* NULL: no device */
     uint64_t start_ns, now_ns, wall_ms;
     uint32_t chunk_bytes;
-    uint64_t segment_bytes; /* of the device */
     uint32_t cap_pages; /* what puts, dirty, held, pinned and quarantined pages may take together */
     uint32_t staging_pages; /* reserved for reads */
     uint64_t value_bytes_max;
@@ -317,9 +315,7 @@ struct fb_shard {
         *lease_sums;      /* by the beat in which a lease ends: what is, or will be, on a device */
     uint32_t lease_beats; /* length of that */
     uint32_t lease_beat;  /* worked off up to here */
-    struct fb_lease_sum leased;  /* sum of them */
-    uint32_t second_incarnation; /* the segment that was judged last, */
-    uint64_t second_bytes;       /* and what of it was given a second chance */
+    struct fb_lease_sum leased; /* sum of them */
 
     struct fb_namespace *namespaces;
     struct fb_space *spaces;
@@ -424,6 +420,9 @@ void fb_part_attach(struct fb_shard *shard, struct fb_entry *entry, uint32_t cha
 /* Gives a part an address. */
 void fb_part_set_addr(struct fb_shard *shard, struct fb_entry *entry,
                       const struct fb_log_addr *addr);
+/* The durable record of a part goes, but its value is not wholly durable: it is written again from
+ * DRAM. False if it is not there. */
+bool fb_part_redirty(struct fb_shard *shard, struct fb_entry *entry);
 /* Drops the DRAM copy of a part. It is not pinned (asserted). */
 void fb_part_drop_pages(struct fb_shard *shard, struct fb_entry *entry);
 /* The value with this digest that can be read or is doomed, or NULL. */

@@ -50,6 +50,9 @@ static enum fb_entry_list list_of(const struct fb_shard *shard, struct fb_entry 
     if (entry->extent == FB_ARENA_NONE)
         return FB_ENTRY_UNLISTED;
     if (fb_entry_is(entry, FB_ENTRY_UNSAVED)) {
+        /* What is durable of a value waits for the rest: it may have to be written again. */
+        if (fb_entry_has_addr(entry))
+            return FB_ENTRY_UNLISTED;
         if (fb_entry_is(fb_index_head_of(&shard->index, entry), FB_ENTRY_KILLING))
             return FB_ENTRY_UNLISTED;
         bool lazy =
@@ -200,6 +203,8 @@ void fb_part_unpin(struct fb_shard *shard, struct fb_entry *entry)
     entry->pins--;
     if (entry->pins == 0) {
         bool spoiled = fb_entry_is(entry, FB_ENTRY_SPOILED) && fb_entry_has_addr(entry);
+        if (spoiled)
+            fb_entry_clear(entry, FB_ENTRY_UNSAVED);
         if (entry->state == FB_ENTRY_ZOMBIE || entry->state == FB_ENTRY_GHOST || spoiled)
             free_pages(shard, entry);
         if (entry->state == FB_ENTRY_ZOMBIE) {
@@ -227,6 +232,16 @@ static void clear_addr(struct fb_shard *shard, struct fb_entry *entry)
     fb_entry_clear_addr(entry);
     FB_ASSERT(shard->placed_entries > 0);
     shard->placed_entries--;
+}
+
+bool fb_part_redirty(struct fb_shard *shard, struct fb_entry *entry)
+{
+    if (!fb_entry_is(entry, FB_ENTRY_UNSAVED) || entry->extent == FB_ARENA_NONE)
+        return false;
+    fb_part_lift(shard, entry);
+    clear_addr(shard, entry);
+    fb_part_settle(shard, entry);
+    return true;
 }
 
 uint64_t fb_pages_stuck(const struct fb_shard *shard)
@@ -590,7 +605,7 @@ void fb_value_demand(struct fb_shard *shard, struct fb_entry *head)
 {
     for (struct fb_entry *entry = head; entry != NULL;
          entry = fb_index_next_part(&shard->index, entry)) {
-        if (!fb_entry_is(entry, FB_ENTRY_UNSAVED))
+        if (!fb_entry_is(entry, FB_ENTRY_UNSAVED) || fb_entry_has_addr(entry))
             continue;
         fb_part_lift(shard, entry);
         fb_entry_set(entry, FB_ENTRY_URGENT);
@@ -604,6 +619,12 @@ void fb_value_made_durable(struct fb_shard *shard, struct fb_entry *head)
 {
     FB_ASSERT(fb_value_is_durable(shard, head));
     free_key(shard, head);
+    for (struct fb_entry *entry = head; entry != NULL;
+         entry = fb_index_next_part(&shard->index, entry)) {
+        fb_part_lift(shard, entry);
+        fb_entry_clear(entry, FB_ENTRY_UNSAVED | FB_ENTRY_URGENT);
+        fb_part_settle(shard, entry);
+    }
     if (fb_entry_is(head, FB_ENTRY_AWAITED))
         fb_wait_over(shard, head, FB_OK, FB_REASON_NONE);
     fb_put_value_changed(shard, head->digest);
