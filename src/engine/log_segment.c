@@ -332,7 +332,10 @@ static bool seal_closed(struct fb_log *log)
 
 static bool wants_to_grow(const struct fb_log *log)
 {
-    if (log->is_growing || log->is_fenced || log->is_draining || log->is_below_floor)
+    if (log->is_growing || log->is_fenced || log->is_below_floor)
+        return false;
+    /* Not ahead of need at the end, but what is still to be persisted needs its place. */
+    if (log->is_draining && !log->is_waiting_for_segment)
         return false;
     if (log->grown >= log->geometry.segments || log->grown >= log->super.segment_frontier)
         return false;
