@@ -20,8 +20,8 @@ static void granted(struct sim_world *world, struct sim_client *client, struct s
     sim_check_grant(world, slot);
     if (client->life == SIM_DEAD)
         return;
-    sim_world_later(world, soon_ns(world, world->knobs.copy_ns), client->number, (unsigned)(slot - client->slots),
-                    SIM_ACT_COPY, slot->tick);
+    sim_world_later(world, soon_ns(world, world->knobs.copy_ns), client->number,
+                    (unsigned)(slot - client->slots), SIM_ACT_COPY, slot->tick);
 }
 
 /* Chunks that came ready: their runs are taken at once, their bytes are looked at later. */
@@ -33,16 +33,17 @@ static void take_chunks(struct sim_world *world, struct sim_client *client, stru
         if (slot->op.chunk[i].state != FB_CHUNK_READY)
             continue;
         uint32_t off = 0;
-        slot->run_count[i] = (unsigned)fb_shard_chunk_runs(world->shard, &slot->op, i, &off, slot->runs[i],
-                                                           SIM_RUNS_MAX);
+        slot->run_count[i] = (unsigned)fb_shard_chunk_runs(world->shard, &slot->op, i, &off,
+                                                           slot->runs[i], SIM_RUNS_MAX);
         FB_ASSERT(off >= slot->op.chunk[i].part_bytes);
         bool late = sim_world_chance(world, world->knobs.late_ppm);
-        sim_world_later(world, soon_ns(world, late ? READ_LATE_NS_MAX : world->knobs.copy_ns), client->number,
-                        (unsigned)(slot - client->slots), SIM_ACT_READ, slot->tick);
+        sim_world_later(world, soon_ns(world, late ? READ_LATE_NS_MAX : world->knobs.copy_ns),
+                        client->number, (unsigned)(slot - client->slots), SIM_ACT_READ, slot->tick);
     }
 }
 
-static struct fb_sim_page page_at(struct sim_world *world, const struct fb_io_vec *runs, unsigned count, uint64_t page)
+static struct fb_sim_page page_at(struct sim_world *world, const struct fb_io_vec *runs,
+                                  unsigned count, uint64_t page)
 {
     for (unsigned i = 0; i < count; i++) {
         uint64_t pages = (runs[i].len + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
@@ -64,7 +65,8 @@ static uint64_t chunk_root(struct sim_world *world, struct sim_slot *slot, unsig
         pages[i] = page_at(world, slot->runs[number], slot->run_count[number], i);
     uint64_t leaf = 0;
     for (uint64_t off = 0; off < chunk->part_bytes; off += FB_LEAF_BYTES, leaf++) {
-        uint64_t bytes = chunk->part_bytes - off < FB_LEAF_BYTES ? chunk->part_bytes - off : FB_LEAF_BYTES;
+        uint64_t bytes =
+            chunk->part_bytes - off < FB_LEAF_BYTES ? chunk->part_bytes - off : FB_LEAF_BYTES;
         leaves[leaf] = fb_sim_leaf_hash(pages + off / FB_PAGE_BYTES, bytes);
     }
     uint64_t generation = slot->op.generation;
@@ -73,7 +75,8 @@ static uint64_t chunk_root(struct sim_world *world, struct sim_slot *slot, unsig
         .epoch = slot->epoch,
         .key = slot->op.key,
         .key_bytes = slot->op.key_bytes,
-        .generation = {.boot = (uint32_t)(generation >> 40), .counter = generation & ((UINT64_C(1) << 40) - 1)},
+        .generation = {.boot = (uint32_t)(generation >> 40),
+                       .counter = generation & ((UINT64_C(1) << 40) - 1)},
         .part = chunk->part,
         .total_bytes = slot->op.value_bytes,
         .part_bytes = chunk->part_bytes,
@@ -85,7 +88,8 @@ static void check_chunk(struct sim_world *world, struct sim_slot *slot, unsigned
 {
     const struct fb_chunk *chunk = &slot->op.chunk[number];
     uint64_t first = chunk->want_off / FB_PAGE_BYTES;
-    uint64_t last = ((uint64_t)chunk->want_off + chunk->want_bytes + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
+    uint64_t last =
+        ((uint64_t)chunk->want_off + chunk->want_bytes + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
     for (uint64_t i = first; i < last; i++)
         sim_check_page(world, slot, page_at(world, slot->runs[number], slot->run_count[number], i),
                        chunk->value_off / FB_PAGE_BYTES + i);
@@ -134,9 +138,10 @@ static void done(struct sim_world *world, struct sim_client *client, struct sim_
     struct fb_op *op = &slot->op;
     if (slot->done)
         sim_world_violation(world, "client %u: two results for one operation", client->number);
-    sim_world_say(world, "client %u: op %u key %u/%u version %u ends %s, %s, generation %llx%s", client->number,
-                  op->kind, slot->space, slot->key, slot->version, fb_result_name(op->result),
-                  fb_reason_name(op->reason), (unsigned long long)op->generation, op->persisted ? ", persisted" : "");
+    sim_world_say(world, "client %u: op %u key %u/%u version %u ends %s, %s, generation %llx%s",
+                  client->number, op->kind, slot->space, slot->key, slot->version,
+                  fb_result_name(op->result), fb_reason_name(op->reason),
+                  (unsigned long long)op->generation, op->persisted ? ", persisted" : "");
     if (op->kind == FB_OP_NAMESPACE)
         learn_space(world, slot);
     sim_check_done(world, slot);

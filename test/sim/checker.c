@@ -85,8 +85,9 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->op.generation <= key->granted && !world->lied && !world->damaged)
-        sim_world_violation(world, "key %u/%u: generation %llx is granted after %llx", slot->space, slot->key,
-                            (unsigned long long)slot->op.generation, (unsigned long long)key->granted);
+        sim_world_violation(world, "key %u/%u: generation %llx is granted after %llx", slot->space,
+                            slot->key, (unsigned long long)slot->op.generation,
+                            (unsigned long long)key->granted);
     raise_to(&key->granted, slot->op.generation);
 }
 
@@ -108,12 +109,14 @@ static bool is_sound(const struct sim_world *world)
 }
 
 /* A page that a reader was given. */
-void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page, uint64_t value_page)
+void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
+                    uint64_t value_page)
 {
     uint64_t number = page.b >> 20;
     uint64_t key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1;
     world->report->hits_checked_pages++;
-    if (page.a != key || number >= world->version_count || (page.b & FB_SIM_PAGE_MAX) != value_page) {
+    if (page.a != key || number >= world->version_count ||
+        (page.b & FB_SIM_PAGE_MAX) != value_page) {
         char text[SIM_TEXT_MAX / 2];
         fb_sim_page_text(page, text, sizeof(text));
         sim_world_violation(world, "key %u/%u page %llu: wrong bytes: %s", slot->space, slot->key,
@@ -123,8 +126,8 @@ void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_si
     if (slot->seen == UINT32_MAX)
         slot->seen = (uint32_t)number;
     if (slot->seen != number)
-        sim_world_violation(world, "key %u/%u: a mixture of versions %u and %llu", slot->space, slot->key, slot->seen,
-                            (unsigned long long)number);
+        sim_world_violation(world, "key %u/%u: a mixture of versions %u and %llu", slot->space,
+                            slot->key, slot->seen, (unsigned long long)number);
 }
 
 static void check_hit_version(struct sim_world *world, struct sim_slot *slot)
@@ -134,14 +137,16 @@ static void check_hit_version(struct sim_world *world, struct sim_slot *slot)
     if (version->space != slot->space || version->key != slot->key || version->epoch != slot->epoch)
         sim_world_violation(world, "version %u is of another key or epoch", slot->seen);
     else if (!version->committed)
-        sim_world_violation(world, "key %u/%u: version %u is read and was never committed", slot->space, slot->key,
-                            slot->seen);
+        sim_world_violation(world, "key %u/%u: version %u is read and was never committed",
+                            slot->space, slot->key, slot->seen);
     else if (version->bytes != op->value_bytes)
         sim_world_violation(world, "version %u has %llu bytes, the hit says %llu", slot->seen,
-                            (unsigned long long)version->bytes, (unsigned long long)op->value_bytes);
+                            (unsigned long long)version->bytes,
+                            (unsigned long long)op->value_bytes);
     else if (version->generation != op->generation && is_sound(world))
         sim_world_violation(world, "version %u has generation %llx, the hit says %llx", slot->seen,
-                            (unsigned long long)version->generation, (unsigned long long)op->generation);
+                            (unsigned long long)version->generation,
+                            (unsigned long long)op->generation);
 }
 
 static void check_hit(struct sim_world *world, struct sim_slot *slot)
@@ -150,20 +155,24 @@ static void check_hit(struct sim_world *world, struct sim_slot *slot)
     struct sim_space *space = &world->spaces[slot->space];
     world->report->hits++;
     world->report->hits_ssd += (op->tiers & 2) != 0;
-    uint64_t end = op->range_bytes > op->value_bytes ? op->value_bytes : op->range_off + op->range_bytes;
+    uint64_t end =
+        op->range_bytes > op->value_bytes ? op->value_bytes : op->range_off + op->range_bytes;
     if (end > op->value_bytes)
         end = op->value_bytes;
     uint64_t want = op->range_off < end ? end - op->range_off : 0;
     if (slot->seen_bytes != want)
-        sim_world_violation(world, "key %u/%u: a hit of %llu bytes gave %llu", slot->space, slot->key,
-                            (unsigned long long)want, (unsigned long long)slot->seen_bytes);
+        sim_world_violation(world, "key %u/%u: a hit of %llu bytes gave %llu", slot->space,
+                            slot->key, (unsigned long long)want,
+                            (unsigned long long)slot->seen_bytes);
     if (slot->seen != UINT32_MAX)
         check_hit_version(world, slot);
     if (slot->epoch != space->epoch || !is_sound(world))
         return;
     if (op->generation < slot->floor_at_start)
-        sim_world_violation(world, "key %u/%u: generation %llx is read, %llx was acknowledged before", slot->space,
-                            slot->key, (unsigned long long)op->generation, (unsigned long long)slot->floor_at_start);
+        sim_world_violation(world,
+                            "key %u/%u: generation %llx is read, %llx was acknowledged before",
+                            slot->space, slot->key, (unsigned long long)op->generation,
+                            (unsigned long long)slot->floor_at_start);
     raise_to(&key_of(world, slot)->floor, op->generation);
 }
 
@@ -188,18 +197,22 @@ static void check_miss(struct sim_world *world, struct sim_slot *slot)
     world->report->misses++;
     if (op->reason == FB_REASON_NONE)
         sim_world_violation(world, "key %u/%u: a miss without a reason", slot->space, slot->key);
-    if (slot->touched || slot->removes_at_start != 0 || slot->crash != world->crashes || !is_sound(world))
+    if (slot->touched || slot->removes_at_start != 0 || slot->crash != world->crashes ||
+        !is_sound(world))
         return;
     if (key_of(world, slot)->lied)
         return;
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->persisted_at_start != 0 && !excuses_persisted(world, op->reason))
-        sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s", slot->space,
-                            slot->key, (unsigned long long)slot->persisted_at_start, fb_reason_name(op->reason));
+        sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s",
+                            slot->space, slot->key, (unsigned long long)slot->persisted_at_start,
+                            fb_reason_name(op->reason));
     if (slot->stored_at_start != 0 && op->reason == FB_REASON_EVICTED_DIRTY && !world->failed)
-        sim_world_violation(world, "key %u/%u: dropped unpersisted although nothing failed", slot->space, slot->key);
-    if (slot->held && op->result == FB_MISS && op->reason != FB_REASON_READ_DEADLINE && !world->failed)
+        sim_world_violation(world, "key %u/%u: dropped unpersisted although nothing failed",
+                            slot->space, slot->key);
+    if (slot->held && op->result == FB_MISS && op->reason != FB_REASON_READ_DEADLINE &&
+        !world->failed)
         sim_world_violation(world, "key %u/%u: a miss inside its hold: %s", slot->space, slot->key,
                             fb_reason_name(op->reason));
 }
@@ -218,12 +231,15 @@ static void check_exists(struct sim_world *world, struct sim_slot *slot)
 {
     struct fb_explain explain;
     fb_shard_explain(world->shard, slot->op.ns, &slot->op.digest, &explain);
-    /* The answer names the generation that was there; it may have made room since, in the same turn. */
-    bool was_there = explain.generation == slot->op.generation &&
-                     (explain.reason == FB_REASON_EVICTED_DRAM || explain.reason == FB_REASON_RECLAIMED_SSD);
-    if (!explain.present && !was_there && !slot->touched && !key_of(world, slot)->lied && !world->failed && is_sound(world))
-        sim_world_violation(world, "key %u/%u: EXISTS, and not readable: %s", slot->space, slot->key,
-                            fb_reason_name(explain.reason));
+    /* The answer names the generation that was there; it may have made room since, in the same
+     * turn. */
+    bool was_there =
+        explain.generation == slot->op.generation &&
+        (explain.reason == FB_REASON_EVICTED_DRAM || explain.reason == FB_REASON_RECLAIMED_SSD);
+    if (!explain.present && !was_there && !slot->touched && !key_of(world, slot)->lied &&
+        !world->failed && is_sound(world))
+        sim_world_violation(world, "key %u/%u: EXISTS, and not readable: %s", slot->space,
+                            slot->key, fb_reason_name(explain.reason));
 }
 
 static void put_done(struct sim_world *world, struct sim_slot *slot)
@@ -239,17 +255,20 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
         key->committing--;
     if (op->result == FB_OK) {
         if (!version->committed)
-            sim_world_violation(world, "version %u is stored and was never committed", slot->version);
+            sim_world_violation(world, "version %u is stored and was never committed",
+                                slot->version);
         if (!current)
             return;
         raise_to(&key->floor, op->generation);
-        if (slot->touched || version->lie || key->removes != 0 || world->spaces[slot->space].bumps != 0)
+        if (slot->touched || version->lie || key->removes != 0 ||
+            world->spaces[slot->space].bumps != 0)
             return;
         key->stored = op->persist == FB_PERSIST_OFF ? 0 : op->generation;
         if (op->persisted)
             key->persisted = op->generation;
         if (op->persist == FB_PERSIST_THROUGH && !op->persisted)
-            sim_world_violation(world, "version %u: through, stored, and not persisted", slot->version);
+            sim_world_violation(world, "version %u: through, stored, and not persisted",
+                                slot->version);
     } else if (op->result == FB_EXISTS) {
         check_exists(world, slot);
         if (version->upsert)
@@ -271,7 +290,8 @@ static void remove_done(struct sim_world *world, struct sim_slot *slot)
 static void wait_done(struct sim_world *world, struct sim_slot *slot)
 {
     struct sim_key *key = key_of(world, slot);
-    if (slot->op.result != FB_OK || slot->touched || slot->epoch != world->spaces[slot->space].epoch)
+    if (slot->op.result != FB_OK || slot->touched ||
+        slot->epoch != world->spaces[slot->space].epoch)
         return;
     if (slot->stored_at_start != 0 && key->stored == slot->stored_at_start && key->removes == 0)
         key->persisted = key->stored;
@@ -288,7 +308,8 @@ static void epoch_done(struct sim_world *world, struct sim_slot *slot)
     if (!fb_shard_namespace(world->shard, space->handle, id, secret, &epoch))
         return;
     if (slot->op.result == FB_OK && epoch <= slot->epoch)
-        sim_world_violation(world, "a bump was acknowledged and the epoch is still %llu", (unsigned long long)epoch);
+        sim_world_violation(world, "a bump was acknowledged and the epoch is still %llu",
+                            (unsigned long long)epoch);
     if (epoch != space->epoch) {
         for (uint32_t i = 0; i < SIM_KEYS; i++)
             unsettle(world, slot->space, i);
@@ -302,19 +323,21 @@ static void lookup_done(struct sim_world *world, struct sim_slot *slot)
     const struct fb_op *op = &slot->op;
     if (op->result != FB_OK || op->hold_ms == 0)
         return;
-    uint32_t hold_ms = op->hold_ms < world->knobs.shard.hold_ms_max ? op->hold_ms : world->knobs.shard.hold_ms_max;
+    uint32_t hold_ms =
+        op->hold_ms < world->knobs.shard.hold_ms_max ? op->hold_ms : world->knobs.shard.hold_ms_max;
     for (uint32_t i = 0; i < op->n; i++) {
         if (!(slot->found[i] & FB_FOUND_HELD))
             continue;
         if (!(slot->found[i] & FB_FOUND_READABLE))
             sim_world_violation(world, "a lookup holds what is not readable");
         world->report->holds++;
-        sim_world_say(world, "  held: key %u/%u for %u ms, %u loads, found %x", slot->space, slot->lookup_keys[i],
-                      hold_ms, op->hold_loads, slot->found[i]);
+        sim_world_say(world, "  held: key %u/%u for %u ms, %u loads, found %x", slot->space,
+                      slot->lookup_keys[i], hold_ms, op->hold_loads, slot->found[i]);
         struct sim_hold *hold = &world->holds[world->hold_next++ % SIM_HOLDS_MAX];
         hold->space = slot->space;
         hold->key = slot->lookup_keys[i];
-        hold->loads = op->hold_loads > 1 ? 1 : op->hold_loads; /* others may read or release the rest */
+        hold->loads =
+            op->hold_loads > 1 ? 1 : op->hold_loads; /* others may read or release the rest */
         hold->until_ns = slot->start_ns + hold_ms * FB_MS_NS;
     }
 }
@@ -323,8 +346,10 @@ static void check_deadline(struct sim_world *world, const struct sim_slot *slot)
 {
     uint64_t slack = world->knobs.device.latency.delay_ns * 2 + SIM_BOUND_NS + world->jump_ns;
     if (sim_world_clock(world) > slot->op.deadline_ns + slack)
-        sim_world_violation(world, "an operation of kind %u ends %llu ms after its deadline", slot->op.kind,
-                            (unsigned long long)((sim_world_clock(world) - slot->op.deadline_ns) / FB_MS_NS));
+        sim_world_violation(world, "an operation of kind %u ends %llu ms after its deadline",
+                            slot->op.kind,
+                            (unsigned long long)((sim_world_clock(world) - slot->op.deadline_ns) /
+                                                 FB_MS_NS));
 }
 
 /* An operation has its result. */
@@ -354,7 +379,8 @@ void sim_check_done(struct sim_world *world, struct sim_slot *slot)
     case FB_OP_HOLD_RELEASE:
         for (uint32_t i = 0; i < slot->op.n; i++)
             for (unsigned h = 0; h < SIM_HOLDS_MAX; h++)
-                if (world->holds[h].space == slot->space && world->holds[h].key == slot->lookup_keys[i])
+                if (world->holds[h].space == slot->space &&
+                    world->holds[h].key == slot->lookup_keys[i])
                     world->holds[h].loads = 0;
         break;
     default:
@@ -395,10 +421,12 @@ void sim_check_accounts(struct sim_world *world)
         lookups += stats.lookup_misses[i];
     }
     if (stats.get_hits + misses != stats.gets)
-        sim_world_violation(world, "gets %llu are not hits %llu + misses %llu", (unsigned long long)stats.gets,
-                            (unsigned long long)stats.get_hits, (unsigned long long)misses);
+        sim_world_violation(world, "gets %llu are not hits %llu + misses %llu",
+                            (unsigned long long)stats.gets, (unsigned long long)stats.get_hits,
+                            (unsigned long long)misses);
     if (stats.lookup_hits + lookups != stats.lookups)
-        sim_world_violation(world, "lookups %llu are not hits %llu + misses %llu", (unsigned long long)stats.lookups,
+        sim_world_violation(world, "lookups %llu are not hits %llu + misses %llu",
+                            (unsigned long long)stats.lookups,
                             (unsigned long long)stats.lookup_hits, (unsigned long long)lookups);
     if (stats.free_bytes > stats.pool_bytes)
         sim_world_violation(world, "more free than there is");

@@ -11,17 +11,17 @@
 #include "base/assert.h"
 #include "test/sim/world.h"
 
-#define LATE_NS_MAX      (12 * FB_SEC_NS)
-#define SUSPECT_NS_MAX   (3 * FB_SEC_NS)
-#define RETURN_NS_MAX    (500 * FB_MS_NS)
-#define LONG_KEY_PPM     50000
-#define RANGE_PPM        250000
-#define HOLD_LOADS_MAX   4
-#define THROUGH_PPM      100000
-#define OFF_PPM          80000
-#define EVICT_PPM        80000
-#define WIRE_VERIFY_PPM  200000
-#define READ_BACK_NS     (60 * FB_SEC_NS)
+#define LATE_NS_MAX     (12 * FB_SEC_NS)
+#define SUSPECT_NS_MAX  (3 * FB_SEC_NS)
+#define RETURN_NS_MAX   (500 * FB_MS_NS)
+#define LONG_KEY_PPM    50000
+#define RANGE_PPM       250000
+#define HOLD_LOADS_MAX  4
+#define THROUGH_PPM     100000
+#define OFF_PPM         80000
+#define EVICT_PPM       80000
+#define WIRE_VERIFY_PPM 200000
+#define READ_BACK_NS    (60 * FB_SEC_NS)
 
 static uint64_t below(struct sim_world *world, uint64_t n)
 {
@@ -39,8 +39,8 @@ void sim_client_open(struct sim_world *world, struct sim_client *client)
         client->slots[i].state = SIM_FREE;
         client->slots[i].tick++;
         if (!world->quiet && client->number < world->knobs.clients)
-            sim_world_later(world, below(world, world->knobs.think_ns) + 1, client->number, i, SIM_ACT_THINK,
-                            client->slots[i].tick);
+            sim_world_later(world, below(world, world->knobs.think_ns) + 1, client->number, i,
+                            SIM_ACT_THINK, client->slots[i].tick);
     }
 }
 
@@ -241,7 +241,8 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
     struct sim_space *space = &world->spaces[slot->space];
     op->kind = (uint8_t)(space->open ? draw_kind(world) : FB_OP_NAMESPACE);
     op->peer = &client->peer;
-    op->deadline_ns = sim_world_clock(world) + world->knobs.deadline_ns / 4 + below(world, world->knobs.deadline_ns);
+    op->deadline_ns = sim_world_clock(world) + world->knobs.deadline_ns / 4 +
+                      below(world, world->knobs.deadline_ns);
     op->epoch = space->epoch;
     op->ns = space->handle;
     op->cookie = (uint64_t)client->number << 8 | (uint64_t)(slot - client->slots);
@@ -261,8 +262,9 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
     world->operations_left--;
     world->report->operations++;
     world->report->started[op->kind]++;
-    sim_world_say(world, "client %u: op %u key %u/%u version %u bytes %llu", client->number, op->kind, slot->space,
-                  slot->key, slot->version, (unsigned long long)op->value_bytes);
+    sim_world_say(world, "client %u: op %u key %u/%u version %u bytes %llu", client->number,
+                  op->kind, slot->space, slot->key, slot->version,
+                  (unsigned long long)op->value_bytes);
     fb_shard_start_op(world->shard, sim_world_clock(world), op);
     if (sim_world_chance(world, world->knobs.cancel_ppm))
         sim_world_later(world, below(world, world->knobs.deadline_ns), client->number,
@@ -270,7 +272,8 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
 }
 
 /* One plain get of a key by the auditor: the last phase reads everything back. */
-void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_t space, uint32_t key)
+void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_t space,
+                     uint32_t key)
 {
     struct sim_slot *slot = &client->slots[0];
     struct fb_op *op = &slot->op;
@@ -312,7 +315,8 @@ static void copy(struct sim_world *world, struct sim_client *client, struct sim_
     const struct sim_version *version = &world->versions[slot->version];
     uint64_t pages = (version->bytes + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
     uint64_t count = 1 + below(world, pages - slot->written_pages);
-    struct fb_sim_value value = {.key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1, .version = slot->version,
+    struct fb_sim_value value = {.key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1,
+                                 .version = slot->version,
                                  .bytes = version->bytes};
     uint64_t off = slot->written_pages * FB_PAGE_BYTES;
     uint64_t end = off + count * FB_PAGE_BYTES;
@@ -324,24 +328,29 @@ static void copy(struct sim_world *world, struct sim_client *client, struct sim_
             break;
         uint64_t have = (off - from + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
         uint64_t want = (end - from + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
-        fb_sim_write_pages(world->sim, runs, (unsigned)n, &value, from / FB_PAGE_BYTES, 0, have < want ? have : want);
+        fb_sim_write_pages(world->sim, runs, (unsigned)n, &value, from / FB_PAGE_BYTES, 0,
+                           have < want ? have : want);
     }
     slot->written_pages += count;
     unsigned number = (unsigned)(slot - client->slots);
     if (slot->state == SIM_REVOKED) {
         world->report->scribbles++;
-        sim_world_later(world, pause_ns(world), client->number, number, SIM_ACT_RELEASE, slot->tick);
+        sim_world_later(world, pause_ns(world), client->number, number, SIM_ACT_RELEASE,
+                        slot->tick);
     } else if (slot->written_pages < pages) {
         fb_shard_put_progress(world->shard, sim_world_clock(world), &slot->op);
         sim_world_later(world, pause_ns(world), client->number, number, SIM_ACT_COPY, slot->tick);
     } else {
-        uint64_t late = sim_world_chance(world, world->knobs.late_commit_ppm) ? below(world, LATE_NS_MAX) : 0;
-        sim_world_later(world, late + pause_ns(world), client->number, number, SIM_ACT_COMMIT, slot->tick);
+        uint64_t late =
+            sim_world_chance(world, world->knobs.late_commit_ppm) ? below(world, LATE_NS_MAX) : 0;
+        sim_world_later(world, late + pause_ns(world), client->number, number, SIM_ACT_COMMIT,
+                        slot->tick);
     }
 }
 
 /* The identity of one part of what the slot writes. */
-static struct fb_identity identity(struct sim_world *world, struct sim_slot *slot, uint32_t part, uint32_t part_bytes)
+static struct fb_identity identity(struct sim_world *world, struct sim_slot *slot, uint32_t part,
+                                   uint32_t part_bytes)
 {
     uint64_t generation = slot->op.generation;
     return (struct fb_identity){
@@ -349,7 +358,8 @@ static struct fb_identity identity(struct sim_world *world, struct sim_slot *slo
         .epoch = slot->epoch,
         .key = slot->op.key,
         .key_bytes = slot->op.key_bytes,
-        .generation = {.boot = (uint32_t)(generation >> 40), .counter = generation & ((UINT64_C(1) << 40) - 1)},
+        .generation = {.boot = (uint32_t)(generation >> 40),
+                       .counter = generation & ((UINT64_C(1) << 40) - 1)},
         .part = part,
         .total_bytes = slot->op.value_bytes,
         .part_bytes = part_bytes,
@@ -357,7 +367,8 @@ static struct fb_identity identity(struct sim_world *world, struct sim_slot *slo
 }
 
 /* The leaves of one part. Leaves never span parts, and a part may be shorter than a leaf. */
-static uint64_t part_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes, uint64_t *leaves)
+static uint64_t part_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes,
+                            uint64_t *leaves)
 {
     static struct fb_sim_page pages[FB_LEAF_BYTES / FB_PAGE_BYTES];
     uint64_t count = 0;
@@ -374,7 +385,8 @@ static void commit(struct sim_world *world, struct sim_slot *slot)
 {
     const struct sim_version *version = &world->versions[slot->version];
     uint32_t chunk = fb_shard_chunk_bytes(world->shard);
-    struct fb_sim_value value = {.key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1, .version = slot->version,
+    struct fb_sim_value value = {.key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1,
+                                 .version = slot->version,
                                  .bytes = version->bytes};
     uint64_t roots[SIM_PARTS_MAX];
     uint32_t parts = 0;
@@ -395,7 +407,8 @@ static void commit(struct sim_world *world, struct sim_slot *slot)
         slot->state = SIM_COMMITTED;
         sim_check_commit(world, slot);
     }
-    fb_shard_put_commit(world->shard, sim_world_clock(world), &slot->op, slot->op.generation, roots, parts);
+    fb_shard_put_commit(world->shard, sim_world_clock(world), &slot->op, slot->op.generation, roots,
+                        parts);
 }
 
 /* Death: proven at once, or only suspected and proven later; meanwhile it may still write. */
@@ -448,7 +461,8 @@ static void think(struct sim_world *world, struct sim_client *client, struct sim
     begin(world, client, slot);
 }
 
-static void slot_act(struct sim_world *world, struct sim_client *client, struct sim_slot *slot, enum sim_act act)
+static void slot_act(struct sim_world *world, struct sim_client *client, struct sim_slot *slot,
+                     enum sim_act act)
 {
     switch (act) {
     case SIM_ACT_COPY:
@@ -478,7 +492,8 @@ static void slot_act(struct sim_world *world, struct sim_client *client, struct 
 }
 
 /* Something that the client had planned is due. */
-void sim_client_act(struct sim_world *world, unsigned number, unsigned slot_number, enum sim_act act, uint32_t tick)
+void sim_client_act(struct sim_world *world, unsigned number, unsigned slot_number,
+                    enum sim_act act, uint32_t tick)
 {
     struct sim_client *client = &world->clients[number];
     if (act == SIM_ACT_PROVEN) {

@@ -70,9 +70,10 @@ static void draw_rates(struct sim_world *world)
     const uint32_t scale = (uint32_t)between(world, 500, 8000);
     for (int op = 0; op < FB_IO_OP_COUNT; op++)
         for (int fault = 1; fault < FB_FAULT_COUNT; fault++) {
-            bool lie = fault == FB_FAULT_TORN || fault == FB_FAULT_MISDIRECTED || fault == FB_FAULT_LOST ||
-                       fault == FB_FAULT_STALE;
-            if (fault == FB_FAULT_LYING || !fb_script_applies((enum fb_io_op)op, (enum fb_fault)fault))
+            bool lie = fault == FB_FAULT_TORN || fault == FB_FAULT_MISDIRECTED ||
+                       fault == FB_FAULT_LOST || fault == FB_FAULT_STALE;
+            if (fault == FB_FAULT_LYING ||
+                !fb_script_applies((enum fb_io_op)op, (enum fb_fault)fault))
                 continue;
             if (lie ? !world->knobs.liars : !world->knobs.faults)
                 continue;
@@ -84,9 +85,9 @@ static void draw_rates(struct sim_world *world)
 static void draw_weights(struct sim_world *world)
 {
     static const uint32_t usual[FB_OP_LIST + 1] = {
-        [FB_OP_PUT] = 400,          [FB_OP_GET] = 350,           [FB_OP_LOOKUP] = 80,
-        [FB_OP_HOLD_RELEASE] = 20,  [FB_OP_REMOVE] = 40,         [FB_OP_WAIT_PERSISTED] = 40,
-        [FB_OP_NAMESPACE] = 4,      [FB_OP_EPOCH] = 3,           [FB_OP_DROP_DRAM] = 15,
+        [FB_OP_PUT] = 400,         [FB_OP_GET] = 350,   [FB_OP_LOOKUP] = 80,
+        [FB_OP_HOLD_RELEASE] = 20, [FB_OP_REMOVE] = 40, [FB_OP_WAIT_PERSISTED] = 40,
+        [FB_OP_NAMESPACE] = 4,     [FB_OP_EPOCH] = 3,   [FB_OP_DROP_DRAM] = 15,
         [FB_OP_LIST] = 4,
     };
     for (int kind = 0; kind <= FB_OP_LIST; kind++)

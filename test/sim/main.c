@@ -66,26 +66,52 @@ static uint64_t number(const char *name, const char *text)
 static void parse(int argc, char **argv, struct options *options)
 {
     static const struct option longs[] = {
-        {"seeds", 1, NULL, 'n'},  {"from", 1, NULL, 'f'},     {"seed", 1, NULL, 's'},         {"jobs", 1, NULL, 'j'},
-        {"bug", 1, NULL, 'b'},    {"verbose", 0, NULL, 'v'},  {"crash-points", 0, NULL, 'p'}, {"all", 0, NULL, 'a'},
-        {"seconds", 1, NULL, 't'}, {"boundary", 1, NULL, 'B'}, {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"seeds", 1, NULL, 'n'},        {"from", 1, NULL, 'f'}, {"seed", 1, NULL, 's'},
+        {"jobs", 1, NULL, 'j'},         {"bug", 1, NULL, 'b'},  {"verbose", 0, NULL, 'v'},
+        {"crash-points", 0, NULL, 'p'}, {"all", 0, NULL, 'a'},  {"seconds", 1, NULL, 't'},
+        {"boundary", 1, NULL, 'B'},     {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0},
     };
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     *options = (struct options){.seeds = 2000, .from = 1, .jobs = cores > 0 ? (unsigned)cores : 1};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
-        case 'n': options->seeds = number("seeds", optarg); break;
-        case 'f': options->from = number("from", optarg); break;
-        case 's': options->seed = number("seed", optarg); options->one = true; break;
-        case 'j': options->jobs = (unsigned)number("jobs", optarg); break;
-        case 't': options->seconds = number("seconds", optarg); break;
-        case 'B': options->boundary = number("boundary", optarg); break;
-        case 'b': options->bug = optarg; break;
-        case 'v': options->verbose = true; break;
-        case 'p': options->points = true; break;
-        case 'a': options->all = true; break;
-        case 'h': fputs(usage, stdout); exit(0);
-        default: fputs(usage, stderr); exit(EXIT_USAGE);
+        case 'n':
+            options->seeds = number("seeds", optarg);
+            break;
+        case 'f':
+            options->from = number("from", optarg);
+            break;
+        case 's':
+            options->seed = number("seed", optarg);
+            options->one = true;
+            break;
+        case 'j':
+            options->jobs = (unsigned)number("jobs", optarg);
+            break;
+        case 't':
+            options->seconds = number("seconds", optarg);
+            break;
+        case 'B':
+            options->boundary = number("boundary", optarg);
+            break;
+        case 'b':
+            options->bug = optarg;
+            break;
+        case 'v':
+            options->verbose = true;
+            break;
+        case 'p':
+            options->points = true;
+            break;
+        case 'a':
+            options->all = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            exit(EXIT_USAGE);
         }
     }
     if (options->jobs == 0 || options->jobs > JOBS_MAX)
@@ -113,8 +139,9 @@ static int run_one(const struct options *options)
     }
     if (options->all)
         sim_report_print(&report, true);
-    printf("sim: seed %llu, %llu events, %llu operations, %d violations\n", (unsigned long long)options->seed,
-           (unsigned long long)report.events, (unsigned long long)report.operations, result);
+    printf("sim: seed %llu, %llu events, %llu operations, %d violations\n",
+           (unsigned long long)options->seed, (unsigned long long)report.events,
+           (unsigned long long)report.operations, result);
     sim_world_free(world);
     return result;
 }
@@ -177,16 +204,19 @@ static int collect(const struct options *options, unsigned job, int in, struct s
     static struct outcome outcome;
     if (!read_all(in, &outcome, sizeof(outcome))) {
         uint64_t last = seeds_at[job];
-        fprintf(stderr, "violation: a worker ended in seed %llu (assertion or sanitizer, see above)\nreplay: make sim SEED=%llu%s%s\n",
-                (unsigned long long)last, (unsigned long long)last, options->bug != NULL ? " BUG=" : "",
-                options->bug != NULL ? options->bug : "");
+        fprintf(stderr,
+                "violation: a worker ended in seed %llu (assertion or sanitizer, see "
+                "above)\nreplay: make sim SEED=%llu%s%s\n",
+                (unsigned long long)last, (unsigned long long)last,
+                options->bug != NULL ? " BUG=" : "", options->bug != NULL ? options->bug : "");
         return 1;
     }
     sim_report_add(sum, &outcome.report);
     if (outcome.first_bad == UINT64_MAX)
         return 0;
-    fprintf(stderr, "violation: seed %llu: %s\nreplay: make sim SEED=%llu%s%s\n", (unsigned long long)outcome.first_bad,
-            outcome.violation, (unsigned long long)outcome.first_bad, options->bug != NULL ? " BUG=" : "",
+    fprintf(stderr, "violation: seed %llu: %s\nreplay: make sim SEED=%llu%s%s\n",
+            (unsigned long long)outcome.first_bad, outcome.violation,
+            (unsigned long long)outcome.first_bad, options->bug != NULL ? " BUG=" : "",
             options->bug != NULL ? options->bug : "");
     return 1;
 }
@@ -195,7 +225,8 @@ static int run_many(const struct options *options)
 {
     static struct sim_report sum;
     int pipes[JOBS_MAX][2];
-    seeds_at = mmap(NULL, JOBS_MAX * sizeof(*seeds_at), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    seeds_at = mmap(NULL, JOBS_MAX * sizeof(*seeds_at), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (seeds_at == MAP_FAILED) {
         perror("fb-sim: mmap");
         return EXIT_USAGE;
@@ -225,12 +256,13 @@ static int run_many(const struct options *options)
         continue;
     unsigned zeros = sim_report_print(&sum, options->all);
     if (sum.seeds >= MANY_SEEDS && zeros != 0 && bad == 0) {
-        fprintf(stderr, "sim: %u counters are zero after %llu seeds\n", zeros, (unsigned long long)sum.seeds);
+        fprintf(stderr, "sim: %u counters are zero after %llu seeds\n", zeros,
+                (unsigned long long)sum.seeds);
         bad++;
     }
     printf("sim: %llu seeds, %llu events, %llu operations, %llu recoveries, %u violations\n",
-           (unsigned long long)sum.seeds, (unsigned long long)sum.events, (unsigned long long)sum.operations,
-           (unsigned long long)sum.recoveries, bad);
+           (unsigned long long)sum.seeds, (unsigned long long)sum.events,
+           (unsigned long long)sum.operations, (unsigned long long)sum.recoveries, bad);
     return bad != 0 ? EXIT_VIOLATION : 0;
 }
 
@@ -239,7 +271,9 @@ int main(int argc, char **argv)
     struct options options;
     parse(argc, argv, &options);
     if (options.bug != NULL && fb_bug_enable(options.bug) != 0) {
-        fprintf(stderr, "fb-sim: --bug=%s: no such bug, or this build has no test hooks (use build/asan or build/hooks)\n",
+        fprintf(stderr,
+                "fb-sim: --bug=%s: no such bug, or this build has no test hooks (use build/asan or "
+                "build/hooks)\n",
                 options.bug);
         return EXIT_USAGE;
     }

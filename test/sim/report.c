@@ -29,7 +29,9 @@ void sim_report_take(struct sim_world *world)
     fb_shard_stats(world->shard, &stats);
     if (world->knobs.shard.devices != 0)
         fb_shard_log_stats(world->shard, &log);
-    sim_world_say(world, "node ends: recovered %llu, torn %llu, rot %llu, tombstones now %llu, reclaimed %llu, lost reads %llu",
+    sim_world_say(world,
+                  "node ends: recovered %llu, torn %llu, rot %llu, tombstones now %llu, reclaimed "
+                  "%llu, lost reads %llu",
                   (unsigned long long)log.recovered_records, (unsigned long long)log.torn_tail,
                   (unsigned long long)log.rot_descriptors, (unsigned long long)log.tombs_now,
                   (unsigned long long)log.segments_reclaimed, (unsigned long long)log.read_errors);
@@ -55,7 +57,8 @@ struct printer {
 };
 
 /* Prints one counter; one that must not be zero is complained of. */
-static void line(struct printer *printer, const char *family, const char *name, uint64_t value, bool must)
+static void line(struct printer *printer, const char *family, const char *name, uint64_t value,
+                 bool must)
 {
     if (must && value == 0) {
         printer->zeros++;
@@ -69,9 +72,10 @@ static void print_faults(struct printer *printer, const struct fb_sim_counts *co
 {
     for (int op = 0; op < FB_IO_OP_COUNT; op++)
         for (int fault = 1; fault < FB_FAULT_COUNT; fault++)
-            if (fb_script_applies((enum fb_io_op)op, (enum fb_fault)fault) && fault != FB_FAULT_LYING)
-                line(printer, fb_script_op_name((enum fb_io_op)op), fb_script_fault_name((enum fb_fault)fault),
-                     counts->fired[op][fault], true);
+            if (fb_script_applies((enum fb_io_op)op, (enum fb_fault)fault) &&
+                fault != FB_FAULT_LYING)
+                line(printer, fb_script_op_name((enum fb_io_op)op),
+                     fb_script_fault_name((enum fb_fault)fault), counts->fired[op][fault], true);
     for (int i = 0; i < FB_SIM_COUNTER_COUNT; i++)
         line(printer, "device", fb_sim_counter_name((enum fb_sim_counter)i), counts->counter[i],
              i != FB_SIM_CACHE_FULL && i != FB_SIM_DAMAGE_TRUNCATE);
@@ -79,31 +83,38 @@ static void print_faults(struct printer *printer, const struct fb_sim_counts *co
 
 static void print_results(struct printer *printer, const struct sim_report *report)
 {
-    static const char *const kinds[FB_OP_LIST + 1] = {"put",  "get",       "lookup", "hold_release", "remove",
-                                                      "wait", "namespace", "epoch",  "drop_dram",    "list"};
+    static const char *const kinds[FB_OP_LIST + 1] = {"put",          "get",    "lookup",
+                                                      "hold_release", "remove", "wait",
+                                                      "namespace",    "epoch",  "drop_dram",
+                                                      "list"};
     for (int kind = 0; kind <= FB_OP_LIST; kind++) {
         line(printer, kinds[kind], "started", report->started[kind], true);
         for (int i = 0; i < FB_RESULT_COUNT; i++)
             if (report->results[kind][i] != 0 || fb_result_at(i) == FB_OK)
-                line(printer, kinds[kind], fb_result_name(fb_result_at(i)), report->results[kind][i], true);
+                line(printer, kinds[kind], fb_result_name(fb_result_at(i)),
+                     report->results[kind][i], true);
     }
-    static const int puts[] = {FB_OK, FB_EXISTS, FB_TOO_BIG, FB_STALE_EPOCH, FB_IO, FB_DEADLINE, FB_SHUTTING_DOWN,
-                               FB_REMOVED};
+    static const int puts[] = {FB_OK, FB_EXISTS,   FB_TOO_BIG,       FB_STALE_EPOCH,
+                               FB_IO, FB_DEADLINE, FB_SHUTTING_DOWN, FB_REMOVED};
     for (size_t i = 0; i < sizeof(puts) / sizeof(puts[0]); i++)
-        line(printer, "must", fb_result_name(puts[i]), report->results[FB_OP_PUT][fb_result_index(puts[i])], true);
+        line(printer, "must", fb_result_name(puts[i]),
+             report->results[FB_OP_PUT][fb_result_index(puts[i])], true);
     for (int i = 1; i < FB_REASON_COUNT; i++)
         line(printer, "reason", fb_reason_name(i), report->reasons[i] + report->drops[i], false);
 }
 
-#define COUNTER_LIST(X)                                                                                       \
-    X(crashes) X(power_cuts) X(drains) X(recoveries) X(deaths) X(stops) X(scribbles) X(late_commits) X(revoked) \
-    X(hits) X(hits_ssd) X(misses) X(holds) X(held_reads) X(reclaimed) X(waited_key) X(waited_space) X(recovered)  \
-    X(torn) X(rot) X(tombs) X(copied) X(room_episodes) X(floor_episodes) X(damages) X(jumps)
+#define COUNTER_LIST(X)                                                                            \
+    X(crashes)                                                                                     \
+    X(power_cuts) X(drains) X(recoveries) X(deaths) X(stops) X(scribbles) X(late_commits)          \
+        X(revoked) X(hits) X(hits_ssd) X(misses) X(holds) X(held_reads) X(reclaimed) X(waited_key) \
+            X(waited_space) X(recovered) X(torn) X(rot) X(tombs) X(copied) X(room_episodes)        \
+                X(floor_episodes) X(damages) X(jumps)
 
 /* Prints it; returns how many counters that must not be zero are. */
 unsigned sim_report_print(const struct sim_report *report, bool all)
 {
-    static const char *const tiers[SIM_STATES] = {"off", "recovering", "on", "throttled", "full", "fenced"};
+    static const char *const tiers[SIM_STATES] = {"off",       "recovering", "on",
+                                                  "throttled", "full",       "fenced"};
     struct printer printer = {.all = all};
     print_faults(&printer, &report->faults);
     print_results(&printer, report);

@@ -9,7 +9,8 @@
 void sim_world_say(struct sim_world *world, const char *format, ...)
 {
     char *line = world->trace[world->trace_next++ % SIM_TRACE_LINES];
-    int used = snprintf(line, SIM_TEXT_MAX, "%10llu us  ", (unsigned long long)(world->now_ns / FB_US_NS));
+    int used =
+        snprintf(line, SIM_TEXT_MAX, "%10llu us  ", (unsigned long long)(world->now_ns / FB_US_NS));
     va_list list;
     va_start(list, format);
     vsnprintf(line + used, SIM_TEXT_MAX - (size_t)used, format, list);

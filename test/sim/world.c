@@ -60,10 +60,11 @@ void sim_world_free(struct sim_world *world)
     free(world);
 }
 
-void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client, unsigned slot, enum sim_act act,
-                     uint32_t tick)
+void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client, unsigned slot,
+                     enum sim_act act, uint32_t tick)
 {
-    uint64_t item = (uint64_t)tick << 32 | (uint64_t)client << 16 | (uint64_t)slot << 8 | (uint64_t)act;
+    uint64_t item =
+        (uint64_t)tick << 32 | (uint64_t)client << 16 | (uint64_t)slot << 8 | (uint64_t)act;
     bool pushed = fb_heap_push(&world->heap, world->now_ns + delay_ns, item);
     FB_ASSERT(pushed);
 }
@@ -93,7 +94,8 @@ static void stop_node(struct sim_world *world)
     world->shard = NULL;
     world->crashes++;
     memset(world->meta, 0xdb, world->meta_bytes < FB_MIB(1) ? world->meta_bytes : FB_MIB(1));
-    sim_world_later(world, fb_prng_between(&world->prng, 1, 200) * FB_MS_NS, 0, 0, SIM_ACT_RESTART, 0);
+    sim_world_later(world, fb_prng_between(&world->prng, 1, 200) * FB_MS_NS, 0, 0, SIM_ACT_RESTART,
+                    0);
 }
 
 static void crash_node(struct sim_world *world, bool power)
@@ -126,7 +128,8 @@ static void damage(struct sim_world *world)
     uint64_t block = fb_prng_below(&world->prng, blocks);
     switch (fb_prng_below(&world->prng, 4)) {
     case 0:
-        fb_sim_damage_flip(world->sim, 0, block * FB_BLOCK_BYTES + fb_prng_below(&world->prng, FB_BLOCK_BYTES), 3);
+        fb_sim_damage_flip(world->sim, 0,
+                           block * FB_BLOCK_BYTES + fb_prng_below(&world->prng, FB_BLOCK_BYTES), 3);
         break;
     case 1:
         fb_sim_damage_zero(world->sim, 0, block, 1);
@@ -162,13 +165,15 @@ static void mishaps(struct sim_world *world)
         fb_sim_set_room(world->sim, 0, fb_sim_device_bytes(world->sim, 0));
         world->report->room_episodes++;
         world->failed = true;
-        sim_world_later(world, fb_prng_between(&world->prng, 10, 3000) * FB_MS_NS, 0, 0, SIM_ACT_HEAL, 0);
+        sim_world_later(world, fb_prng_between(&world->prng, 10, 3000) * FB_MS_NS, 0, 0,
+                        SIM_ACT_HEAL, 0);
     }
     if (knobs->shard.devices != 0 && sim_world_chance(world, knobs->floor_ppm)) {
         fb_shard_set_floor(world->shard, sim_world_clock(world), true);
         world->report->floor_episodes++;
         world->failed = true;
-        sim_world_later(world, fb_prng_between(&world->prng, 10, 3000) * FB_MS_NS, 0, 0, SIM_ACT_HEAL, 0);
+        sim_world_later(world, fb_prng_between(&world->prng, 10, 3000) * FB_MS_NS, 0, 0,
+                        SIM_ACT_HEAL, 0);
     }
     if (!world->draining && sim_world_chance(world, knobs->drain_ppm)) {
         fb_shard_drain(world->shard, sim_world_clock(world));
@@ -205,8 +210,8 @@ static void act(struct sim_world *world, uint64_t item)
         break;
     default:
         if (world->up)
-            sim_client_act(world, (unsigned)(item >> 16 & 0xffff), (unsigned)(item >> 8 & 0xff), what,
-                           (uint32_t)(item >> 32));
+            sim_client_act(world, (unsigned)(item >> 16 & 0xffff), (unsigned)(item >> 8 & 0xff),
+                           what, (uint32_t)(item >> 32));
         break;
     }
 }
@@ -226,7 +231,8 @@ static bool pump_once(struct sim_world *world)
         world->events++;
         sim_answer(world, op, bits);
     }
-    for (struct fb_io_req *req; (req = fb_shard_take_io(world->shard, sim_world_clock(world))) != NULL; moved = true)
+    for (struct fb_io_req *req;
+         (req = fb_shard_take_io(world->shard, sim_world_clock(world))) != NULL; moved = true)
         fb_io_submit(io, req);
     struct fb_notice notice;
     while (fb_shard_take_notice(world->shard, &notice))
@@ -313,8 +319,10 @@ void sim_world_note_faults(struct sim_world *world)
     const struct fb_sim_counts *counts = fb_sim_get_counts(world->sim);
     for (int op = 0; op < FB_IO_OP_COUNT; op++)
         for (int fault = 1; fault < FB_FAULT_COUNT; fault++)
-            if (counts->fired[op][fault] != 0 && fault != FB_FAULT_DELAYED && fault != FB_FAULT_REORDERED) {
-                bool lie = fault == FB_FAULT_TORN || fault == FB_FAULT_MISDIRECTED || fault == FB_FAULT_LOST;
+            if (counts->fired[op][fault] != 0 && fault != FB_FAULT_DELAYED &&
+                fault != FB_FAULT_REORDERED) {
+                bool lie = fault == FB_FAULT_TORN || fault == FB_FAULT_MISDIRECTED ||
+                           fault == FB_FAULT_LOST;
                 world->failed = true;
                 if (lie && op == FB_IO_WRITE)
                     world->lied = true;
@@ -361,7 +369,8 @@ static bool memory_back(struct sim_world *world)
 {
     struct fb_shard_stats stats;
     fb_shard_stats(world->shard, &stats);
-    return stats.reserved_bytes == 0 && stats.quarantine_bytes == 0 && stats.pinned_bytes == 0 && stats.open_ops == 0;
+    return stats.reserved_bytes == 0 && stats.quarantine_bytes == 0 && stats.pinned_bytes == 0 &&
+           stats.open_ops == 0;
 }
 
 static bool auditor_free(struct sim_world *world)
@@ -395,7 +404,8 @@ static void liveness(struct sim_world *world)
     heal(world);
     if (!world->up)
         start_node(world);
-    uint64_t limit = world->now_ns + world->knobs.deadline_ns + world->knobs.device.latency.delay_ns * 4 + START_LIMIT_NS;
+    uint64_t limit = world->now_ns + world->knobs.deadline_ns +
+                     world->knobs.device.latency.delay_ns * 4 + START_LIMIT_NS;
     if (!run_until(world, clients_quiet, limit)) {
         sim_world_violation(world, "operations do not end although nothing fails");
         return;
@@ -411,9 +421,10 @@ static void liveness(struct sim_world *world)
     if (!run_until(world, memory_back, world->now_ns + START_LIMIT_NS)) {
         struct fb_shard_stats stats;
         fb_shard_stats(world->shard, &stats);
-        sim_world_violation(world, "left behind: reserved %llu quarantined %llu pinned %llu operations %llu",
-                            (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.quarantine_bytes,
-                            (unsigned long long)stats.pinned_bytes, (unsigned long long)stats.open_ops);
+        sim_world_violation(
+            world, "left behind: reserved %llu quarantined %llu pinned %llu operations %llu",
+            (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.quarantine_bytes,
+            (unsigned long long)stats.pinned_bytes, (unsigned long long)stats.open_ops);
     }
     fb_shard_audit(world->shard);
 }
@@ -447,7 +458,8 @@ static void prepare(struct sim_world *world)
     if (world->scripted)
         sim_knobs_script(world);
     if (fb_shard_config_check(&knobs->shard, why, sizeof(why)) != 0) {
-        fprintf(stderr, "sim: seed %llu: configuration refused: %s\n", (unsigned long long)world->seed, why);
+        fprintf(stderr, "sim: seed %llu: configuration refused: %s\n",
+                (unsigned long long)world->seed, why);
         abort();
     }
     FB_ASSERT(fb_shard_footprint(&knobs->shard) <= world->memory_bytes);
@@ -489,8 +501,8 @@ int sim_world_run(struct sim_world *world, uint64_t seed)
     return result;
 }
 
-int sim_world_run_cut(struct sim_world *world, uint64_t seed, uint64_t at, enum fb_sim_cut cut, uint64_t cut_seed,
-                      uint64_t *boundaries)
+int sim_world_run_cut(struct sim_world *world, uint64_t seed, uint64_t at, enum fb_sim_cut cut,
+                      uint64_t cut_seed, uint64_t *boundaries)
 {
     reset(world, seed);
     world->scripted = true;

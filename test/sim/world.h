@@ -53,14 +53,14 @@ struct sim_version {
 
 /* What the checker knows of one key in the present epoch of its namespace. */
 struct sim_key {
-    uint64_t floor;     /* hits have at least this generation */
-    uint64_t granted;   /* highest generation ever granted */
-    uint64_t persisted; /* generation that must be found; 0: none */
-    uint64_t stored;    /* generation that was acknowledged as stored, persisted or not */
-    bool stored_off;    /* with persist off */
-    uint32_t removes;   /* begun and not ended */
+    uint64_t floor;      /* hits have at least this generation */
+    uint64_t granted;    /* highest generation ever granted */
+    uint64_t persisted;  /* generation that must be found; 0: none */
+    uint64_t stored;     /* generation that was acknowledged as stored, persisted or not */
+    bool stored_off;     /* with persist off */
+    uint32_t removes;    /* begun and not ended */
     uint32_t committing; /* puts whose commit was sent and that have no answer yet */
-    bool lied;          /* a client lied about what it wrote here: misses are its own doing */
+    bool lied;           /* a client lied about what it wrote here: misses are its own doing */
 };
 
 struct sim_space {
@@ -75,11 +75,11 @@ struct sim_space {
 
 enum sim_slot_state {
     SIM_FREE,
-    SIM_WAITING,  /* for the shard */
-    SIM_WRITING,  /* copying into a grant */
+    SIM_WAITING, /* for the shard */
+    SIM_WRITING, /* copying into a grant */
     SIM_COMMITTED,
-    SIM_REVOKED,  /* answered, and still at it */
-    SIM_RELEASED  /* waits for CLOSED */
+    SIM_REVOKED, /* answered, and still at it */
+    SIM_RELEASED /* waits for CLOSED */
 };
 
 struct sim_slot {
@@ -108,7 +108,12 @@ struct sim_slot {
     uint32_t tick; /* makes old heap items void */
 };
 
-enum sim_life { SIM_ALIVE, SIM_STOPPED, SIM_SUSPECT, SIM_DEAD };
+enum sim_life {
+    SIM_ALIVE,
+    SIM_STOPPED,
+    SIM_SUSPECT,
+    SIM_DEAD
+};
 
 struct sim_client {
     struct fb_peer peer;
@@ -133,8 +138,8 @@ struct sim_knobs {
     uint32_t late_ppm, stop_ppm, death_ppm, lie_ppm, upsert_ppm, cancel_ppm, late_commit_ppm;
     uint32_t crash_ppm, power_ppm, drain_ppm, room_ppm, floor_ppm, damage_ppm, jump_ppm;
     uint64_t think_ns, copy_ns, deadline_ns;
-    bool faults;  /* the device fails */
-    bool liars;   /* the device does not do what it answered */
+    bool faults; /* the device fails */
+    bool liars;  /* the device does not do what it answered */
 };
 
 /* What a run, and the sum of many, exercised. */
@@ -144,10 +149,13 @@ struct sim_report {
     uint64_t results[FB_OP_LIST + 1][FB_RESULT_COUNT];
     uint64_t reasons[FB_REASON_COUNT];
     uint64_t tier[SIM_STATES];
-    uint64_t crashes, power_cuts, drains, recoveries, deaths, stops, scribbles, late_commits, revoked;
-    uint64_t hits, hits_ssd, hits_checked_pages, misses, holds, held_reads, reclaimed, waited_key, waited_space;
+    uint64_t crashes, power_cuts, drains, recoveries, deaths, stops, scribbles, late_commits,
+        revoked;
+    uint64_t hits, hits_ssd, hits_checked_pages, misses, holds, held_reads, reclaimed, waited_key,
+        waited_space;
     uint64_t put_results[FB_RESULT_COUNT], drops[FB_REASON_COUNT];
-    uint64_t recovered, torn, rot, stale, tombs, copied, room_episodes, floor_episodes, damages, jumps;
+    uint64_t recovered, torn, rot, stale, tombs, copied, room_episodes, floor_episodes, damages,
+        jumps;
     struct fb_sim_counts faults;
 };
 
@@ -156,12 +164,12 @@ struct sim_world {
     bool verbose;
     struct fb_prng prng;
     struct sim_knobs knobs;
-    uint64_t now_ns;    /* of the simulation */
-    uint64_t jump_ns;   /* the shard's clock is ahead by this */
+    uint64_t now_ns;  /* of the simulation */
+    uint64_t jump_ns; /* the shard's clock is ahead by this */
     struct fb_sim *sim;
     struct fb_shard *shard;
-    bool scripted;          /* a crash point is looked for: see points.c */
-    uint64_t cut_boundary;  /* cut the power there; 0: not */
+    bool scripted;         /* a crash point is looked for: see points.c */
+    uint64_t cut_boundary; /* cut the power there; 0: not */
     enum fb_sim_cut cut;
     uint64_t cut_seed;
     bool cut_due;
@@ -178,7 +186,8 @@ struct sim_world {
     uint32_t hold_next;
     uint32_t operations_left;
     uint64_t crashes;
-    bool lied, damaged, failed, crashed; /* the device lied, was damaged, failed; the node crashed */
+    bool lied, damaged, failed,
+        crashed; /* the device lied, was damaged, failed; the node crashed */
     uint64_t events;
     struct sim_report *report;
     char violation[SIM_TEXT_MAX];
@@ -187,12 +196,24 @@ struct sim_world {
 };
 
 /* What a heap item says: client, slot, what to do, and the slot's tick. */
-enum sim_act { SIM_ACT_THINK, SIM_ACT_COPY, SIM_ACT_COMMIT, SIM_ACT_RELEASE, SIM_ACT_READ, SIM_ACT_CANCEL,
-               SIM_ACT_PROVEN, SIM_ACT_RETURN, SIM_ACT_RESTART, SIM_ACT_CHANCE, SIM_ACT_HEAL };
+enum sim_act {
+    SIM_ACT_THINK,
+    SIM_ACT_COPY,
+    SIM_ACT_COMMIT,
+    SIM_ACT_RELEASE,
+    SIM_ACT_READ,
+    SIM_ACT_CANCEL,
+    SIM_ACT_PROVEN,
+    SIM_ACT_RETURN,
+    SIM_ACT_RESTART,
+    SIM_ACT_CHANCE,
+    SIM_ACT_HEAL
+};
 
 /* knobs.c */
 void sim_knobs_draw(struct sim_world *world);
-/* Then, for crash points: a short load without faults of its own, with removes, upserts and reclaim. */
+/* Then, for crash points: a short load without faults of its own, with removes, upserts and
+ * reclaim. */
 void sim_knobs_script(struct sim_world *world);
 
 /* world.c */
@@ -200,24 +221,28 @@ struct sim_world *sim_world_new(struct sim_report *report);
 void sim_world_free(struct sim_world *world);
 /* Runs one seed; returns 0, or 1 with world->violation set. */
 int sim_world_run(struct sim_world *world, uint64_t seed);
-/* Runs the scripted load of `seed`, with the power cut at I/O boundary `boundary` (0: nowhere). Returns as
- * sim_world_run(); *boundaries: how many the load passed. */
-int sim_world_run_cut(struct sim_world *world, uint64_t seed, uint64_t boundary, enum fb_sim_cut cut,
-                      uint64_t cut_seed, uint64_t *boundaries);
-void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client, unsigned slot, enum sim_act act,
-                     uint32_t tick);
+/* Runs the scripted load of `seed`, with the power cut at I/O boundary `boundary` (0: nowhere).
+ * Returns as sim_world_run(); *boundaries: how many the load passed. */
+int sim_world_run_cut(struct sim_world *world, uint64_t seed, uint64_t boundary,
+                      enum fb_sim_cut cut, uint64_t cut_seed, uint64_t *boundaries);
+void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client, unsigned slot,
+                     enum sim_act act, uint32_t tick);
 void sim_world_pump(struct sim_world *world);
 void sim_world_note_faults(struct sim_world *world);
 uint64_t sim_world_clock(const struct sim_world *world);
-void sim_world_say(struct sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void sim_world_violation(struct sim_world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void sim_world_say(struct sim_world *world, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void sim_world_violation(struct sim_world *world, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 bool sim_world_chance(struct sim_world *world, uint32_t ppm);
 
 /* client.c */
 void sim_client_open(struct sim_world *world, struct sim_client *client);
-void sim_client_act(struct sim_world *world, unsigned client, unsigned slot, enum sim_act act, uint32_t tick);
+void sim_client_act(struct sim_world *world, unsigned client, unsigned slot, enum sim_act act,
+                    uint32_t tick);
 void sim_client_crash(struct sim_world *world, struct sim_client *client);
-void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_t space, uint32_t key);
+void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_t space,
+                     uint32_t key);
 bool sim_client_is_quiet(const struct sim_client *client);
 void sim_client_end(struct sim_world *world, struct sim_client *client);
 
@@ -231,7 +256,8 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot);
 void sim_check_commit(struct sim_world *world, struct sim_slot *slot);
 void sim_check_done(struct sim_world *world, struct sim_slot *slot);
 void sim_check_crash(struct sim_world *world);
-void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page, uint64_t value_page);
+void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
+                    uint64_t value_page);
 void sim_check_accounts(struct sim_world *world);
 
 /* report.c */
