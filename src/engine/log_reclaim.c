@@ -17,6 +17,15 @@ static bool is_tomb_pressure(const struct fb_log *log)
     return log->tombs > 0 && log->tombs >= TOMB_PRESSURE(log->config.tombs_max);
 }
 
+/*
+ * Too many tombstones wait for the oldest segment to go. Putting it off would only send them round
+ * through all the others: where there is room, it is copied forward whole.
+ */
+static bool is_oldest_due(const struct fb_log *log)
+{
+    return is_tomb_pressure(log) && fb_log_free_segments(log) > log->config.reserve_segments;
+}
+
 /* True if another segment should be given up. */
 static bool is_wanted(const struct fb_log *log)
 {
@@ -71,7 +80,8 @@ static uint32_t choose_victim(const struct fb_log *log)
             return i;
         if (segment->state != FB_LOG_SEG_SEALED && segment->state != FB_LOG_SEG_RETIRED)
             continue;
-        if (is_pinned(segment) || segment->deferred == log->reclaim.round)
+        bool is_deferred = segment->deferred == log->reclaim.round && !is_oldest_due(log);
+        if (is_pinned(segment) || is_deferred)
             continue;
         if (segment->must_go)
             return i;
@@ -260,6 +270,7 @@ static void judged(struct fb_log *log, struct fb_log_walker *walker)
     (void)walker;
     struct fb_log_reclaim *reclaim = &log->reclaim;
     uint64_t budget = (uint64_t)log->segment_blocks * FB_LOG_COPY_PERCENT / 100;
+    reclaim->is_forced |= is_oldest_due(log);
     if (reclaim->keep_blocks > budget && !reclaim->is_forced) {
         log->segments[reclaim->victim].deferred = reclaim->round;
         release_victim(log);

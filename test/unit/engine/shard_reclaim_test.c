@@ -99,6 +99,39 @@ static void test_holds_survive_the_reclaim_of_their_segments(void **state)
     stand_close(&stand);
 }
 
+/*
+ * Tombstones are too many, and the oldest segment, which they wait for, is held: it is copied
+ * forward. Were it put off, they would be copied round through all the others without end.
+ */
+static void test_held_segments_do_not_keep_tombstones(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_small(&stand);
+    enum {
+        HELD = 30
+    };
+    for (uint64_t key = 0; key < HELD; key++) {
+        stand_must_put(&stand, key, KIB(60));
+        assert_true((stand_look(&stand, key, 3600000, 1) & FB_FOUND_HELD) != 0);
+    }
+    stand_settle(&stand);
+    for (uint64_t key = 100; key < 6100; key++) {
+        stand_must_put(&stand, key, KIB(4));
+        stand_settle(&stand);
+        assert_int_equal(stand_end(&stand, stand_start(&stand, FB_OP_REMOVE, 0, key)), FB_OK);
+    }
+    struct fb_log_stats log = stand_log_stats(&stand);
+    print_message("%llu tombstones written, %llu segments given up\n",
+                  (unsigned long long)log.tombs_written,
+                  (unsigned long long)log.segments_reclaimed);
+    assert_true(log.segments_reclaimed < 500);
+    for (uint64_t key = 0; key < HELD; key++)
+        assert_int_equal(stand_end(&stand, stand_get(&stand, 0, key, FB_GET_HELD)), FB_OK);
+    fb_shard_audit(stand.shard);
+    stand_close(&stand);
+}
+
 static void test_holds_take_a_share_of_the_device(void **state)
 {
     (void)state;
@@ -382,6 +415,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_oldest_goes_with_a_reason),
         cmocka_unit_test(test_holds_survive_the_reclaim_of_their_segments),
+        cmocka_unit_test(test_held_segments_do_not_keep_tombstones),
         cmocka_unit_test(test_holds_take_a_share_of_the_device),
         cmocka_unit_test(test_what_is_read_gets_a_second_chance),
         cmocka_unit_test(test_puts_over_what_is_being_given_up),
