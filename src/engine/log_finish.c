@@ -258,8 +258,7 @@ static void settle_next(struct fb_log *log)
         }
         /* The FREE header of the last reclaim may only seem to be there: its flush may have failed.
          * One copy alone is all that keeps an ended life from coming back: it gets its second. */
-        bool is_lone =
-            segment->state == FB_LOG_SEG_FREE && log->fates[number].bad_header != 0;
+        bool is_lone = segment->state == FB_LOG_SEG_FREE && log->fates[number].bad_header != 0;
         if (segment->state == FB_LOG_SEG_FREEING || is_newest || is_lone) {
             segment->state = FB_LOG_SEG_FREEING;
             fb_log_free_start(log, number, segment->incarnation, segment_freed);

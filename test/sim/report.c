@@ -103,12 +103,36 @@ static void print_results(struct printer *printer, const struct sim_report *repo
         line(printer, "reason", fb_reason_name(i), report->reasons[i] + report->drops[i], false);
 }
 
-#define COUNTER_LIST(X)                                                                            \
-    X(crashes)                                                                                     \
-    X(power_cuts) X(drains) X(recoveries) X(deaths) X(stops) X(scribbles) X(late_commits)          \
-        X(revoked) X(hits) X(hits_ssd) X(misses) X(holds) X(held_reads) X(reclaimed) X(waited_key) \
-            X(waited_space) X(recovered) X(torn) X(rot) X(tombs) X(copied) X(room_episodes)        \
-                X(floor_episodes) X(damages) X(jumps)
+/* clang-format off: one counter a line */
+#define COUNTER_LIST(X) \
+    X(crashes)          \
+    X(power_cuts)       \
+    X(drains)           \
+    X(recoveries)       \
+    X(deaths)           \
+    X(stops)            \
+    X(scribbles)        \
+    X(late_commits)     \
+    X(revoked)          \
+    X(hits)             \
+    X(hits_ssd)         \
+    X(misses)           \
+    X(holds)            \
+    X(held_reads)       \
+    X(reclaimed)        \
+    X(waited_key)       \
+    X(waited_space)     \
+    X(recovered)        \
+    X(torn)             \
+    X(rot)              \
+    X(tombs)            \
+    X(copied)           \
+    X(room_episodes)    \
+    X(floor_episodes)   \
+    X(damages)          \
+    X(jumps)
+
+/* clang-format on */
 
 /* Prints it; returns how many counters that must not be zero are. */
 unsigned sim_report_print(const struct sim_report *report, bool all)

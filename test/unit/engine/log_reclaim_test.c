@@ -7,8 +7,8 @@
 
 #include "base/result.h"
 #include "engine/log_format.h"
-#include "engine/sched.h"
 #include "engine/log_private.h"
+#include "engine/sched.h"
 #include "test/lib/log_rig.h"
 
 static struct rig *open_started(struct rig_options options)
