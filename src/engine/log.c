@@ -420,6 +420,7 @@ void fb_log_tick(struct fb_log *log, uint64_t now_ns, uint64_t wall_ms)
 {
     enter(log, now_ns);
     log->wall_ms = wall_ms;
+    log->wall_at_ns = now_ns;
     fb_log_resume_no_space(log);
     forgive(log);
     fb_log_leave(log);

@@ -86,6 +86,12 @@ bool fb_log_history(const struct fb_log *log, const struct fb_digest *digest, ui
 
 /* ---- writing ---- */
 
+/* The wall clock now: the last tick may be some time ago. */
+static uint64_t wall_ms(const struct fb_log *log)
+{
+    return log->wall_ms + fb_sub_floored(log->now_ns, log->wall_at_ns) / FB_MS_NS;
+}
+
 /* Where a record of `count` blocks would go. */
 static uint32_t place_for(const struct fb_log_history_state *history, uint32_t count)
 {
@@ -103,7 +109,7 @@ void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarna
     history->run = (struct fb_log_history_head){.segment = segment,
                                                 .incarnation = incarnation,
                                                 .count = count,
-                                                .when_ms = log->wall_ms,
+                                                .when_ms = wall_ms(log),
                                                 .reason = (uint16_t)reason,
                                                 .entries = 0};
     history->run_length = entries;

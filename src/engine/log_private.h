@@ -574,7 +574,8 @@ struct fb_log {
     struct fb_log_owner owner;
     struct fb_log_super super; /* in force on the device */
     uint64_t now_ns;
-    uint64_t wall_ms;
+    uint64_t wall_ms; /* at wall_at_ns; in between it is reckoned */
+    uint64_t wall_at_ns;
     uint32_t segment_blocks;
     uint32_t classes;
     uint32_t window_blocks; /* how far units go beyond what is durable, at least */
