@@ -417,7 +417,7 @@ int fb_wire_hello_decode(struct fb_reader *reader, struct fb_msg_hello *message,
     read_reserved(reader, 2, "HELLO.reserved", bad);
     if (FB_BUG(FB_BUG_PARSER_OVERREAD) && fb_reader_ok(reader)) {
         message->name = reader->bytes + reader->at_bytes;
-        reader->at_bytes = reader->size_bytes;
+        reader->at_bytes = fb_min_u64(reader->size_bytes, reader->at_bytes + message->name_bytes);
     } else {
         message->name = fb_reader_bytes(reader, message->name_bytes);
     }
