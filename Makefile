@@ -38,8 +38,10 @@ CFLAGS   += -O1
 CPPFLAGS += -DFB_TEST_HOOKS
 else ifeq ($(BUILD),fuzz)
 CC       := $(CLANG)
-CFLAGS   += -O1 $(SANITIZE) -fsanitize=fuzzer-no-link
-LDFLAGS  += $(SANITIZE)
+# With the counters by which tools/fuzz sees which lines were reached.
+COVERAGE := -fprofile-instr-generate -fcoverage-mapping
+CFLAGS   += -O1 $(SANITIZE) -fsanitize=fuzzer-no-link $(COVERAGE)
+LDFLAGS  += $(SANITIZE) $(COVERAGE)
 CPPFLAGS += -DFB_TEST_HOOKS
 else
 $(error BUILD=$(BUILD) is unknown; use plain, asan or hooks)
@@ -77,6 +79,8 @@ helpers    := $(B)/libtest.a
 units      := $(patsubst %.c,$(B)/%,$(unit_src))
 fuzzers    := $(patsubst %.c,$(B)/%,$(fuzz_src))
 programs   := $(foreach p,$(PROGRAMS),$(if $(wildcard test/$(p)/*.c),$(B)/fb-$(p)))
+# The daemon without its main(), for tests of its settings.
+server_lib := $(B)/libserver.a
 daemon     := $(if $(server_src),$(B)/forebayd)
 cli        := $(if $(cli_src),$(B)/forebay)
 map        := $(wildcard src/client/forebay.map)
@@ -86,7 +90,7 @@ shared     := $(if $(filter plain hooks,$(BUILD)),$(B)/libforebay.so)
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: all run objects units fuzzers test demo sim sweep crash fuzz bench check-clang format tidy \
+.PHONY: all run objects units fuzzers test demo sim sweep crash fuzz corpora bench check-clang format tidy \
         setup clean help
 
 all: $(lib) $(helpers) $(shared) $(daemon) $(cli) $(programs) $(units)
@@ -115,6 +119,7 @@ $(1).list: FORCE
 endef
 $(eval $(call archive_rule,$(lib),$(lib_src)))
 $(eval $(call archive_rule,$(helpers),$(help_src)))
+$(eval $(call archive_rule,$(server_lib),$(filter-out src/server/main.c,$(server_src))))
 .PHONY: FORCE
 FORCE:
 
@@ -134,7 +139,7 @@ $(B)/forebay: $(call objects,$(cli_src)) $(lib)
 	$(link)
 
 define program_rule
-$(B)/fb-$(1): $(call objects,$(wildcard test/$(1)/*.c)) $(helpers) $(lib)
+$(B)/fb-$(1): $(call objects,$(wildcard test/$(1)/*.c)) $(helpers) $(server_lib) $(lib)
 	$$(call say,LD,$$@)
 	$$(link) $(if $(filter bench,$(1)),-lhiredis -lm)
 endef
@@ -145,7 +150,7 @@ $(units): $(B)/%: $(B)/obj/%.o $(helpers) $(lib)
 	$(call say,LD,$@)
 	$(link) -lcmocka
 
-$(fuzzers): $(B)/%: $(B)/obj/%.o $(helpers) $(lib)
+$(fuzzers): $(B)/%: $(B)/obj/%.o $(helpers) $(server_lib) $(lib)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(link) -fsanitize=fuzzer
@@ -181,7 +186,7 @@ sim: setup
 	    $(if $(BUG),--bug $(BUG))
 
 sweep: setup
-	+$(Q)$(submake) BUILD=asan build/asan/fb-sweep build/asan/forebayd
+	+$(Q)$(submake) BUILD=asan build/asan/fb-sweep
 	$(Q)build/asan/fb-sweep
 
 crash: setup
@@ -191,15 +196,13 @@ crash: setup
 # Each fuzzer starts from its corpus in the tree and keeps what it finds in the build folder.
 fuzz: setup
 	+$(Q)$(submake) BUILD=fuzz fuzzers
-	$(Q)set -e; for f in $(patsubst %,build/fuzz/%,$(basename $(fuzz_src))); do \
-	    name=$$(basename $$f _fuzz); corpus=test/fuzz/corpus/$$name; \
-	    found=build/fuzz/found/$$name; mkdir -p $$found; \
-	    echo "fuzz $$name: $(or $(FUZZ_SECONDS),60) s"; \
-	    $$f -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 \
-	        -print_final_stats=1 -artifact_prefix=$$found/ $$found \
-	        $$([ ! -d $$corpus ] || echo $$corpus); \
-	done
+	$(Q)tools/fuzz --seconds $(or $(FUZZ_SECONDS),60)
 FUZZ_SECONDS := $(if $(filter command line,$(origin SECONDS)),$(SECONDS))
+
+# Writes anew what the fuzzers' own programs put into their corpora.
+corpora: setup
+	+$(Q)$(submake) BUILD=fuzz fuzzers
+	$(Q)tools/fuzz --seeds
 
 bench:
 	$(Q)tools/setup && tools/setup bench

@@ -11,8 +11,8 @@ plan() {
     case $1 in
     ack_before_flush) echo "--cycles 60 --forget 1" ;;
     skip_checksum) echo "--cycles 120" ;;
-    index_before_commit) echo "--cycles 60" ;;
-    trust_stale_incarnation) echo "--cycles 120" ;;
+    index_before_commit) echo "--cycles 120" ;;
+    trust_stale_incarnation) echo "--cycles 400 --ssd-mib 24" ;;
     tombstone_lost) echo "--cycles 60" ;;
     *) return 1 ;;
     esac
