@@ -55,6 +55,8 @@
 #define FB_LOG_INCARNATION_STEP 64 /* a start skips what is left of it */
 #define FB_LOG_INCARNATION_LOW  16 /* left when the frontier is raised */
 #define FB_LOG_SEGMENT_STEP     16
+/* So many writes of the superblock may a copy that cannot be read be ahead of the one that can. */
+#define FB_LOG_SUPER_AHEAD_MAX 1024
 #define FB_LOG_SEGMENT_LOW      4
 #define FB_LOG_COPIES_MAX       16  /* records that the owner copies at a time */
 #define FB_LOG_TOMB_COPIES      16  /* tombstones that the log copies at a time */

@@ -186,6 +186,20 @@ static void without_super(struct fb_log *log)
     }
 }
 
+/*
+ * One copy is whole and the other cannot be told: it may be the newer one, of starts that could not
+ * write the one that is left. So no number below what those may have given out is given out again,
+ * and every segment is looked at.
+ */
+static void assume_newer(struct fb_log_super *super)
+{
+    const uint64_t starts = FB_LOG_SUPER_AHEAD_MAX;
+    super->boot = (uint32_t)fb_min_u64(super->boot + starts, FB_LOG_BOOT_MAX - 1);
+    super->sequence += starts;
+    super->incarnation_frontier += starts * FB_LOG_INCARNATION_STEP;
+    super->segment_frontier = super->geometry.segments;
+}
+
 /* Both copies were read. */
 static void choose_super(struct fb_log *log)
 {
@@ -200,7 +214,10 @@ static void choose_super(struct fb_log *log)
     uint32_t best = 0;
     if (!is_good[0] || (is_good[1] && recover->supers[1].sequence > recover->supers[0].sequence))
         best = 1;
-    log->super_op.weaker = FB_LOG_SUPER_COPIES - 1 - best;
+    uint32_t other = FB_LOG_SUPER_COPIES - 1 - best;
+    log->super_op.weaker = other;
+    if (!is_good[other] && recover->super_found[other] != FB_LOG_BLOCK_ZERO)
+        assume_newer(&recover->supers[best]);
     use_super(log, &recover->supers[best]);
 }
 
