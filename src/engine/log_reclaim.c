@@ -48,6 +48,21 @@ static bool is_pinned(const struct fb_log_segment *segment)
     return segment->readers > 0 && !FB_BUG(FB_BUG_REUSE_BEFORE_UNPIN);
 }
 
+/* Its tombstones found no place: another one has to make it first. */
+static bool is_in_want(const struct fb_log *log, const struct fb_log_segment *segment)
+{
+    return segment->deferred == log->reclaim.round && fb_log_free_segments(log) == 0;
+}
+
+/* True if it goes before older ones: it costs nothing. Under pressure of tombstones only the oldest
+ * helps, as long as there is a place for what has to be copied. */
+static bool is_gain(const struct fb_log *log, const struct fb_log_segment *segment)
+{
+    if (segment->live_values > 0)
+        return false;
+    return !is_tomb_pressure(log) || (segment->tombs == 0 && fb_log_free_segments(log) == 0);
+}
+
 /* A rescue is open: it is for one victim, and no other may be taken. */
 static uint32_t rescued(const struct fb_log *log)
 {
@@ -62,8 +77,7 @@ static uint32_t rescued(const struct fb_log *log)
 
 /*
  * The policy, behind one small function: which closed segment goes next; or the count of segments.
- * What could not be read goes first. Then first in, first out by incarnation; one that holds
- * nothing live goes before, unless tombstones are to be got rid of, which only the oldest does.
+ * What could not be read goes first. Then first in, first out by incarnation, but a gain before.
  */
 static uint32_t choose_victim(const struct fb_log *log)
 {
@@ -76,7 +90,7 @@ static uint32_t choose_victim(const struct fb_log *log)
     bool best_is_empty = false;
     for (uint32_t i = 0; i < log->grown; i++) {
         const struct fb_log_segment *segment = &log->segments[i];
-        if (segment->state == FB_LOG_SEG_LOST)
+        if (segment->state == FB_LOG_SEG_LOST && !is_in_want(log, segment))
             return i;
         if (segment->state != FB_LOG_SEG_SEALED && segment->state != FB_LOG_SEG_RETIRED)
             continue;
@@ -85,7 +99,7 @@ static uint32_t choose_victim(const struct fb_log *log)
             continue;
         if (segment->must_go)
             return i;
-        bool is_empty = segment->live_values == 0 && !is_tomb_pressure(log);
+        bool is_empty = is_gain(log, segment);
         bool is_better =
             best == log->geometry.segments || (is_empty && !best_is_empty) ||
             (is_empty == best_is_empty && segment->incarnation < log->segments[best].incarnation);
@@ -620,6 +634,8 @@ bool fb_log_reclaim_pump(struct fb_log *log)
     if (log->phase != FB_LOG_PHASE_SERVING || reclaim->is_turn_over)
         return false;
     if (is_late(log)) {
+        if (reclaim->step == FB_LOG_RECLAIM_TOMBS)
+            log->segments[reclaim->victim].deferred = reclaim->round;
         fb_log_reclaim_abandon(log);
         reclaim->retry_ns = fb_add_saturated(log->now_ns, FB_LOG_RETRY_MAX_NS);
         return true;
