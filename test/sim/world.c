@@ -313,10 +313,19 @@ static bool step(struct sim_world *world)
     return true;
 }
 
+/* A start that read what a block held long ago knows as little as one whose writes were lost. */
+static void note_stale(struct sim_world *world, uint64_t fired)
+{
+    if (fired != world->stale_reads && world->up && fb_shard_ready(world->shard) <= 0)
+        world->lied = true;
+    world->stale_reads = fired;
+}
+
 /* What the device did so far decides what it can be blamed for. */
 void sim_world_note_faults(struct sim_world *world)
 {
     const struct fb_sim_counts *counts = fb_sim_get_counts(world->sim);
+    note_stale(world, counts->fired[FB_IO_READ][FB_FAULT_STALE]);
     for (int op = 0; op < FB_IO_OP_COUNT; op++)
         for (int fault = 1; fault < FB_FAULT_COUNT; fault++)
             if (counts->fired[op][fault] != 0 && fault != FB_FAULT_DELAYED &&

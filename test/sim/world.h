@@ -186,6 +186,7 @@ struct sim_world {
     uint32_t hold_next;
     uint32_t operations_left;
     uint64_t crashes;
+    uint64_t stale_reads; /* so far */
     bool lied, damaged, failed,
         crashed; /* the device lied, was damaged, failed; the node crashed */
     uint64_t events;
