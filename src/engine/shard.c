@@ -152,6 +152,7 @@ void fb_shard_start(struct fb_shard *shard, uint64_t now_ns, uint64_t wall_ms, b
         return;
     }
     fb_log_start(shard->log, now_ns, format);
+    fb_log_tick(shard->log, now_ns, wall_ms); /* its first record may come before the next one */
 }
 
 int fb_shard_ready(const struct fb_shard *shard)

@@ -181,8 +181,10 @@ static uint64_t sweep_io(const struct options *options)
 {
     struct list list = {0};
     struct sweep_counts sum = {0};
-    if (!list_cases(&list))
+    if (!list_cases(&list)) {
+        free(list.cases);
         return 1;
+    }
     size_t stride = options->is_short ? fb_max_u64(1, list.count / SHORT_RUNS) | 1 : 1;
     run_workers(&list, stride, options->verbose, &sum);
     printf("sweep: %llu runs of %zu cases, %llu faults, %llu requests, %llu hits, %llu misses; "
