@@ -298,20 +298,20 @@ static void the_newer_copy_is_lost(void **state)
 {
     (void)state;
     struct rig *rig = open_started((struct rig_options){.seed = 12});
-    uint64_t block[FB_LOG_SUPER_COPIES], newer = 0;
+    enum { NEWER, OLDER };
+    uint64_t block[FB_LOG_SUPER_COPIES];
     uint8_t old[FB_LOG_SUPER_COPIES][FB_BLOCK_BYTES];
     for (uint32_t i = 0; i < FB_LOG_SUPER_COPIES; i++) {
         block[i] = fb_log_format_super_off(i) / FB_BLOCK_BYTES;
         fb_sim_peek(rig->sim, 0, block[i], old[i]);
     }
-    for (uint32_t round = 0; round < 6; round++) {
+    (void)rig_put(rig, 1, 5000, true);
+    rig_run(rig, FB_SEC_NS);
+    for (uint32_t round = 0; round < 6; round++)
         assert_int_equal(rig_start(rig, false), FB_OK);
-        (void)rig_put(rig, 1, 5000, true);
-        rig_run(rig, FB_SEC_NS);
-    }
     uint32_t before = fb_log_boot(rig->log);
-    fb_sim_poke(rig->sim, 0, block[1 - newer], old[1 - newer]);
-    fb_sim_damage_flip(rig->sim, 0, block[newer] * FB_BLOCK_BYTES + 100, 3);
+    fb_sim_poke(rig->sim, 0, block[OLDER], old[OLDER]);
+    fb_sim_damage_flip(rig->sim, 0, block[NEWER] * FB_BLOCK_BYTES + 100, 3);
     assert_int_equal(rig_start(rig, false), FB_OK);
     assert_true(fb_log_boot(rig->log) > before);
     assert_int_equal(rig_get(rig, 1), FB_OK);
