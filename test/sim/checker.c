@@ -49,6 +49,14 @@ static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
         }
 }
 
+/* The same by an operation of this key, of which it is no reason to know less itself. */
+static void unsettle_others(struct sim_world *world, struct sim_slot *slot)
+{
+    bool touched = slot->touched;
+    unsettle(world, slot->space, slot->key);
+    slot->touched = touched;
+}
+
 /* An operation begins. */
 void sim_check_start(struct sim_world *world, struct sim_slot *slot)
 {
@@ -89,6 +97,8 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
                             slot->key, (unsigned long long)slot->op.generation,
                             (unsigned long long)key->granted);
     raise_to(&key->granted, slot->op.generation);
+    /* From here on a miss names this attempt, and no longer what became of the value before it. */
+    unsettle_others(world, slot);
 }
 
 /* The client says that the bytes are in place. */
@@ -100,7 +110,7 @@ void sim_check_commit(struct sim_world *world, struct sim_slot *slot)
     if (slot->epoch == world->spaces[slot->space].epoch)
         key_of(world, slot)->committing++;
     if (slot->epoch == world->spaces[slot->space].epoch)
-        unsettle(world, slot->space, slot->key);
+        unsettle_others(world, slot);
 }
 
 static bool is_sound(const struct sim_world *world)
