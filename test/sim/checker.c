@@ -49,14 +49,6 @@ static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
         }
 }
 
-/* The same by an operation of this key, of which it is no reason to know less itself. */
-static void unsettle_others(struct sim_world *world, struct sim_slot *slot)
-{
-    bool touched = slot->touched;
-    unsettle(world, slot->space, slot->key);
-    slot->touched = touched;
-}
-
 /* An operation begins. */
 void sim_check_start(struct sim_world *world, struct sim_slot *slot)
 {
@@ -67,7 +59,10 @@ void sim_check_start(struct sim_world *world, struct sim_slot *slot)
     slot->removes_at_start = key->removes;
     slot->touched = key->committing != 0 || world->spaces[slot->space].bumps != 0;
     slot->crash = (uint32_t)world->crashes;
-    if (slot->op.kind == FB_OP_REMOVE) {
+    if (slot->op.kind == FB_OP_PUT && slot->epoch == world->spaces[slot->space].epoch) {
+        key->puts++;
+        key->masked = true;
+    } else if (slot->op.kind == FB_OP_REMOVE) {
         slot->removed_above = key->granted;
         key->removes++;
         unsettle(world, slot->space, slot->key);
@@ -97,8 +92,6 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
                             slot->key, (unsigned long long)slot->op.generation,
                             (unsigned long long)key->granted);
     raise_to(&key->granted, slot->op.generation);
-    /* From here on a miss names this attempt, and no longer what became of the value before it. */
-    unsettle_others(world, slot);
 }
 
 /* The client says that the bytes are in place. */
@@ -109,8 +102,11 @@ void sim_check_commit(struct sim_world *world, struct sim_slot *slot)
         key_of(world, slot)->lied = true;
     if (slot->epoch == world->spaces[slot->space].epoch)
         key_of(world, slot)->committing++;
+    /* Of its own commit it does not know less itself. */
+    bool touched = slot->touched;
     if (slot->epoch == world->spaces[slot->space].epoch)
-        unsettle_others(world, slot);
+        unsettle(world, slot->space, slot->key);
+    slot->touched = touched;
 }
 
 static bool is_sound(const struct sim_world *world)
@@ -186,10 +182,19 @@ static void check_hit(struct sim_world *world, struct sim_slot *slot)
     raise_to(&key_of(world, slot)->floor, op->generation);
 }
 
-/* Reasons that explain the loss of something that was durable, when nothing touched the key. */
-static bool excuses_persisted(const struct sim_world *world, uint8_t reason)
+/*
+ * Reasons that explain the loss of something that was durable, when nothing touched the key. A put
+ * that began since gives the key a newer reason, which hides why the value before it was given up.
+ */
+static bool excuses_persisted(const struct sim_world *world, bool masked, uint8_t reason)
 {
     switch (reason) {
+    case FB_REASON_BEING_WRITTEN:
+    case FB_REASON_NEVER_COMMITTED:
+    case FB_REASON_GRANT_EXPIRED:
+    case FB_REASON_WRITER_DIED:
+    case FB_REASON_SHUTDOWN:
+        return masked || world->failed;
     case FB_REASON_RECLAIMED_SSD:
     case FB_REASON_READ_DEADLINE:
     case FB_REASON_NO_STAGING:
@@ -214,7 +219,8 @@ static void check_miss(struct sim_world *world, struct sim_slot *slot)
         return;
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
-    if (slot->persisted_at_start != 0 && !excuses_persisted(world, op->reason))
+    if (slot->persisted_at_start != 0 &&
+        !excuses_persisted(world, key_of(world, slot)->masked, op->reason))
         sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s",
                             slot->space, slot->key, (unsigned long long)slot->persisted_at_start,
                             fb_reason_name(op->reason));
@@ -260,6 +266,8 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
     bool current = slot->epoch == world->spaces[slot->space].epoch;
     version->done = true;
     version->result = op->result;
+    if (current && key->puts != 0)
+        key->puts--;
     /* After a failure it may still be installed, at any time: the key stays unsettled. */
     if (current && version->committed && op->result >= 0 && key->committing != 0)
         key->committing--;
@@ -274,8 +282,10 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
             world->spaces[slot->space].bumps != 0)
             return;
         key->stored = op->persist == FB_PERSIST_OFF ? 0 : op->generation;
-        if (op->persisted)
+        if (op->persisted) {
             key->persisted = op->generation;
+            key->masked = key->puts != 0;
+        }
         if (op->persist == FB_PERSIST_THROUGH && !op->persisted)
             sim_world_violation(world, "version %u: through, stored, and not persisted",
                                 slot->version);
@@ -409,6 +419,7 @@ void sim_check_crash(struct sim_world *world)
         for (uint32_t k = 0; k < SIM_KEYS; k++) {
             space->keys[k].stored = 0;
             space->keys[k].removes = 0;
+            space->keys[k].puts = 0;
             space->keys[k].committing = 0;
             if (world->knobs.shard.devices == 0)
                 memset(&space->keys[k], 0, sizeof(space->keys[k]));

@@ -60,6 +60,8 @@ struct sim_key {
     bool stored_off;     /* with persist off */
     uint32_t removes;    /* begun and not ended */
     uint32_t committing; /* puts whose commit was sent and that have no answer yet */
+    uint32_t puts;       /* begun and not ended */
+    bool masked;         /* a put began since: misses may name that, not why the value is gone */
     bool lied;           /* a client lied about what it wrote here: misses are its own doing */
 };
 
