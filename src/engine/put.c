@@ -185,6 +185,8 @@ static enum fb_reason reason_of(const struct fb_op *op, int result)
         return FB_REASON_QUOTA;
     case FB_IO:
         return FB_REASON_IO_ERROR;
+    case FB_BAD_CHECKSUM:
+        return FB_REASON_BAD_CHECKSUM;
     default:
         return (enum fb_reason)op->reason;
     }
@@ -193,7 +195,8 @@ static enum fb_reason reason_of(const struct fb_op *op, int result)
 /* What a put that ended without a value leaves behind for `explain`. */
 static void remember(struct fb_shard *shard, const struct fb_op *op, int result)
 {
-    if (result != FB_GRANT_EXPIRED && result != FB_CONNECTION && result != FB_DEADLINE)
+    if (result != FB_GRANT_EXPIRED && result != FB_CONNECTION && result != FB_DEADLINE &&
+        result != FB_BAD_CHECKSUM)
         return;
     if (fb_index_find(&shard->index, op->digest) != NULL)
         return;
@@ -500,16 +503,28 @@ void fb_shard_put_commit(struct fb_shard *shard, uint64_t now_ns, struct fb_op *
     fb_shard_pump(shard);
 }
 
-void fb_shard_put_release(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op)
+static void give_back(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op, int result)
 {
     shard->now_ns = now_ns;
     if (!is_put_under_way(op))
         return;
     struct fb_claim *claim = claim_of(shard, op);
-    apply(shard, claim, op,
-          fb_attempt_message(slot_of(claim), &op->attempt, FB_ATTEMPT_ON_RELEASE,
-                             op->attempt.grant));
+    struct fb_attempt_todo todo =
+        fb_attempt_message(slot_of(claim), &op->attempt, FB_ATTEMPT_ON_RELEASE, op->attempt.grant);
+    if ((todo.actions & FB_ATTEMPT_DO_ANSWER) != 0)
+        todo.result = result;
+    apply(shard, claim, op, todo);
     fb_shard_pump(shard);
+}
+
+void fb_shard_put_release(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op)
+{
+    give_back(shard, now_ns, op, FB_DEADLINE);
+}
+
+void fb_shard_put_mismatch(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op)
+{
+    give_back(shard, now_ns, op, FB_BAD_CHECKSUM);
 }
 
 /* ---- timers, losses, kills ---- */

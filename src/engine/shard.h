@@ -276,6 +276,9 @@ void fb_shard_put_commit(struct fb_shard *shard, uint64_t now_ns, struct fb_op *
  * FB_DEADLINE). A commit that comes after such a DONE says the same: it releases, and installs
  * nothing. */
 void fb_shard_put_release(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op);
+/* The same, if the bytes that came are not those of the client's checksums: a put that has no
+ * result yet ends as FB_BAD_CHECKSUM. */
+void fb_shard_put_mismatch(struct fb_shard *shard, uint64_t now_ns, struct fb_op *op);
 
 /* GET after CHUNK: runs of a ready chunk; marks it OUT. */
 size_t fb_shard_chunk_runs(struct fb_shard *shard, const struct fb_op *op, unsigned chunk,

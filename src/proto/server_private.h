@@ -18,11 +18,10 @@ enum fb_slot_flag {
     FB_SLOT_COMMITTED = 1 << 6,  /* PUT: handed to the shard */
     FB_SLOT_OWES = 1 << 7,       /* PUT: RELEASE is owed */
     FB_SLOT_RELEASED = 1 << 8,   /* PUT: the memory was given back to the shard */
-    FB_SLOT_BAD_LEAVES = 1 << 9, /* PUT: bytes and leaves differ; that is its result */
-    FB_SLOT_QUEUED = 1 << 10,    /* GET: waits for the session's window */
-    FB_SLOT_PENDING = 1 << 11,   /* on the session's list of what must be composed */
-    FB_SLOT_STREAMING = 1 << 12, /* GET: on the session's list of chunks that are sent */
-    FB_SLOT_MISREAD = 1 << 13    /* GET: the reader found bytes bad that are good here */
+    FB_SLOT_QUEUED = 1 << 9,     /* GET: waits for the session's window */
+    FB_SLOT_PENDING = 1 << 10,   /* on the session's list of what must be composed */
+    FB_SLOT_STREAMING = 1 << 11, /* GET: on the session's list of chunks that are sent */
+    FB_SLOT_MISREAD = 1 << 12    /* GET: the reader found bytes bad that are good here */
 };
 
 /* What must be composed. */

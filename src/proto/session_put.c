@@ -20,13 +20,28 @@ static bool uses_runs(const struct fb_proto_session *session)
     return fb_proto_session_uses_shm(session);
 }
 
-/* Gives the memory of a grant back to the shard, once. */
-static void release(struct fb_slot *slot, uint64_t now_ns)
+/* True if the memory of a grant is to be given back to the shard now: once. */
+static bool takes_release(struct fb_slot *slot)
 {
     if ((slot->flags & (FB_SLOT_STARTED | FB_SLOT_RELEASED)) != FB_SLOT_STARTED)
-        return;
+        return false;
     slot->flags |= FB_SLOT_RELEASED;
-    fb_shard_put_release(slot->session->server->config.shard, now_ns, &slot->op);
+    return true;
+}
+
+static void release(struct fb_slot *slot, uint64_t now_ns)
+{
+    if (takes_release(slot))
+        fb_shard_put_release(slot->session->server->config.shard, now_ns, &slot->op);
+}
+
+/* Bytes and leaves differ. */
+static void refuse_bytes(struct fb_slot *slot, uint64_t now_ns)
+{
+    struct fb_proto_server *server = slot->session->server;
+    server->stats.leaf_mismatches++;
+    if (takes_release(slot))
+        fb_shard_put_mismatch(server->config.shard, now_ns, &slot->op);
 }
 
 /* ---- PUT ---- */
@@ -133,9 +148,7 @@ static void take_inline(struct fb_slot *slot, uint64_t now_ns)
     server->stats.inline_taken++;
     uint64_t leaf = fb_hash_finish(state);
     if (leaf != put->inline_leaf) {
-        server->stats.leaf_mismatches++;
-        slot->flags |= FB_SLOT_BAD_LEAVES;
-        release(slot, now_ns);
+        refuse_bytes(slot, now_ns);
         return;
     }
     uint64_t little = htole64(leaf);
@@ -340,9 +353,8 @@ bool fb_session_on_commit(struct fb_proto_session *session, uint64_t now_ns,
     } else if (!commit_fits(slot, &message)) {
         return true;
     } else if (!leaves_fit(slot, &message)) {
-        session->server->stats.leaf_mismatches++;
-        slot->flags |= FB_SLOT_BAD_LEAVES | FB_SLOT_COMMITTED;
-        release(slot, now_ns);
+        slot->flags |= FB_SLOT_COMMITTED;
+        refuse_bytes(slot, now_ns);
     } else {
         commit(slot, now_ns, message.generation, message.leaves);
     }
@@ -383,10 +395,6 @@ bool fb_session_tell_put_done(struct fb_slot *slot)
     struct fb_msg_put_done done = {.result = slot->op.result,
                                    .reason = slot->op.reason,
                                    .generation = slot->op.generation};
-    if ((slot->flags & FB_SLOT_BAD_LEAVES) != 0) {
-        done.result = FB_BAD_CHECKSUM;
-        done.reason = FB_REASON_BAD_CHECKSUM;
-    }
     uint8_t flags = slot->op.persisted ? FB_FRAME_PERSISTED : 0;
     bool committed = (slot->flags & FB_SLOT_COMMITTED) != 0;
     if ((slot->flags & FB_SLOT_TOLD) != 0 && !committed && !slot->client_released) {

@@ -291,6 +291,26 @@ static void test_a_liar_is_found_before_its_bytes_are_used(void **state)
     stand_close(&stand);
 }
 
+/* Bytes that came over a stream and were not those of their checksums: the put says so, the
+ * counters say the same, and its memory is free. */
+static void test_a_mismatch_is_counted_as_what_it_is(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_stand(&stand, true);
+    struct stand_op *put = stand_put_as(&stand, STAND_STOPPED, 0, 1, 5000, 0, FB_PERSIST_DEFAULT);
+    stand_pump(&stand);
+    assert_true(put->granted);
+    fb_shard_put_mismatch(stand.shard, stand.now_ns, &put->op);
+    assert_int_equal(stand_end(&stand, put), FB_BAD_CHECKSUM);
+    struct fb_shard_stats stats = stand_stats(&stand);
+    assert_int_equal(stats.put_results[fb_result_index(FB_BAD_CHECKSUM)], 1);
+    assert_int_equal(stats.put_results[fb_result_index(FB_DEADLINE)], 0);
+    assert_int_equal(stats.reserved_bytes, 0);
+    assert_int_equal(stand_must_miss(&stand, 1), FB_REASON_BAD_CHECKSUM);
+    stand_close(&stand);
+}
+
 /* ---- space ---- */
 
 static void test_more_than_the_pool_in_one_go(void **state)
@@ -584,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_a_commit_of_another_grant_is_late),
         cmocka_unit_test(test_a_remove_kills_the_attempt_in_flight),
         cmocka_unit_test(test_a_liar_is_found_before_its_bytes_are_used),
+        cmocka_unit_test(test_a_mismatch_is_counted_as_what_it_is),
         cmocka_unit_test(test_more_than_the_pool_in_one_go),
         cmocka_unit_test(test_two_thirds_of_the_pool_each),
         cmocka_unit_test(test_batches_in_opposite_order),
