@@ -88,8 +88,10 @@ struct __attribute__((packed, aligned(4))) fb_entry {
         struct {
             uint32_t newer;
             uint32_t older;
-            uint32_t touched; /* when it was used last, in beats */
-            uint32_t spare;
+            uint32_t touched;   /* when it was used last, in beats */
+            uint16_t held_slot; /* on the wheel of holds: where */
+            uint16_t
+                leased_since; /* head: when the leases that follow each other began, in beats */
         } links;
         uint32_t retention[4]; /* what a policy keeps of a block (16 bytes) */
     };

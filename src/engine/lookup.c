@@ -136,6 +136,23 @@ static bool fits_share(const struct fb_shard *shard, struct fb_lease_sum sum, bo
            sum.parts <= shard->index.count / (FB_SHARD_LEASED_SHARE_SSD * part);
 }
 
+/* Leases that follow each other begin here. */
+static void begin_leases(const struct fb_shard *shard, struct fb_entry *head)
+{
+    head->links.leased_since = (uint16_t)fb_shard_beat(shard);
+}
+
+/* True if a lease until then keeps to the total time for which a value may be leased without a gap:
+ * else whoever asks again and again would keep it for ever. */
+static bool fits_total(const struct fb_shard *shard, const struct fb_entry *head, uint32_t until)
+{
+    uint32_t now = fb_shard_beat(shard);
+    uint32_t so_far = (uint16_t)((uint16_t)now - head->links.leased_since);
+    uint64_t longest =
+        fb_min_u64((uint64_t)shard->lease_beats * FB_SHARD_LEASE_TOTAL, FB_SHARD_LEASE_TOTAL_BEATS);
+    return so_far + (uint64_t)(until - now) <= longest;
+}
+
 static void set_lease(struct fb_shard *shard, struct fb_entry *head, uint32_t until, bool loose)
 {
     fb_lease_forget(shard, head);
@@ -149,6 +166,7 @@ static void set_lease(struct fb_shard *shard, struct fb_entry *head, uint32_t un
 void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t until, uint8_t loads)
 {
     head->hold_loads = loads;
+    begin_leases(shard, head);
     fb_entry_set(head, FB_ENTRY_PROMISED); /* whose lease it was is not known any more */
     set_lease(shard, head, until, is_loose(shard, head));
 }
@@ -168,22 +186,25 @@ static bool is_being_given_up(const struct fb_shard *shard, const struct fb_entr
     return false;
 }
 
-/* Leases a value for so long, with so many expected loads. False if the share of leases is used up.
- */
+/* Leases a value for so long, with so many expected loads. False if the share of leases is used up,
+ * or the time for which one value may be leased. */
 static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, uint32_t loads)
 {
     fb_lease_tick(shard);
     bool loose = is_loose(shard, head);
+    uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
     if (!fb_value_is_leased(shard, head)) {
         if (is_being_given_up(shard, head))
             return false;
         if (!fits_share(shard, sum_of(shard, head), loose, loads > 0))
             return false;
         fb_entry_clear(head, FB_ENTRY_PROMISED);
+        begin_leases(shard, head);
     }
+    if (until > head->lease_until && !fits_total(shard, head, until))
+        return false;
     if (loads == 0)
         fb_entry_set(head, FB_ENTRY_PROMISED);
-    uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
     head->hold_loads = (uint8_t)fb_min_u64(head->hold_loads + (uint64_t)loads, UINT8_MAX);
     if (until > head->lease_until)
         set_lease(shard, head, until, loose);

@@ -73,6 +73,9 @@
 #define FB_SHARD_HELD_SLOTS        1024u /* power of two; beats of a round of the wheel of holds */
 #define FB_SHARD_HOLD_MS_MAX       3600000u
 #define FB_SHARD_HOLD_MS           60000u
+/* Leases of a value that follow each other without a gap: so many of the longest holds at most. */
+#define FB_SHARD_LEASE_TOTAL       10u
+#define FB_SHARD_LEASE_TOTAL_BEATS 60000u /* and at most this, so that 16 bits tell how long */
 #define FB_SHARD_LEASE_MS          5000u
 #define FB_SHARD_WATERMARK_PCT     75u
 #define FB_SHARD_DEVICE_RATE       (UINT64_C(500) * 1000 * 1000)

@@ -70,7 +70,7 @@ static struct fb_lru *lru_of(struct fb_shard *shard, const struct fb_entry *entr
 {
     switch (entry->list) {
     case FB_ENTRY_HELD:
-        return &shard->held[entry->links.spare];
+        return &shard->held[entry->links.held_slot];
     case FB_ENTRY_DIRTY:
         return &shard->dirty;
     case FB_ENTRY_LAZY:
@@ -127,8 +127,9 @@ void fb_part_settle(struct fb_shard *shard, struct fb_entry *entry)
         fb_lru_push_cold(&shard->index, &shard->dirty, entry);
     } else if (list != FB_ENTRY_UNLISTED) {
         if (list == FB_ENTRY_HELD)
-            entry->links.spare =
-                fb_index_head_of(&shard->index, entry)->lease_until % FB_SHARD_HELD_SLOTS;
+            entry->links.held_slot =
+                (uint16_t)(fb_index_head_of(&shard->index, entry)->lease_until %
+                           FB_SHARD_HELD_SLOTS);
         fb_lru_push_hot(&shard->index, lru_of(shard, entry), entry);
     }
     if (entry->extent != FB_ARENA_NONE)

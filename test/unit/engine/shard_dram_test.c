@@ -139,6 +139,27 @@ static void test_leases_have_a_share(void **state)
     stand_close(&stand);
 }
 
+/* Who asks again and again does not keep a value for ever: after some time the answer is "readable,
+ * not held", and once the last hold is over the next begins anew. */
+static void test_leases_have_a_total_time(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_small(&stand);
+    stand_must_put(&stand, 0, 100000);
+    const uint32_t hold_ms = 60000;
+    unsigned held = 0, asked = 0;
+    while ((stand_look(&stand, 0, hold_ms, 1) & FB_FOUND_HELD) != 0 && ++asked < 1000) {
+        held++;
+        stand_run(&stand, hold_ms / 2 * FB_MS_NS);
+    }
+    assert_in_range(held, 15, 20); /* ten holds, half of each over the one before */
+    assert_true((stand_look(&stand, 0, hold_ms, 1) & FB_FOUND_READABLE) != 0);
+    stand_run(&stand, hold_ms * FB_MS_NS);
+    assert_true((stand_look(&stand, 0, hold_ms, 1) & FB_FOUND_HELD) != 0);
+    stand_close(&stand);
+}
+
 static void test_holds_are_given_back(void **state)
 {
     (void)state;
@@ -442,6 +463,7 @@ int main(void)
         cmocka_unit_test(test_eviction_is_oldest_first),
         cmocka_unit_test(test_leases_keep_values_in_dram),
         cmocka_unit_test(test_leases_have_a_share),
+        cmocka_unit_test(test_leases_have_a_total_time),
         cmocka_unit_test(test_holds_are_given_back),
         cmocka_unit_test(test_short_leases_leave_room_for_holds),
         cmocka_unit_test(test_a_promise_outlives_a_hold),
