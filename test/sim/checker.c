@@ -32,6 +32,21 @@ static void raise_to(uint64_t *value, uint64_t least)
         *value = least;
 }
 
+/* The loads of a key's holds are given back, by whoever: a hold belongs to the key, so reads that
+ * are under way are not protected by it any more either. */
+static void unhold(struct sim_world *world, uint32_t space, uint32_t key)
+{
+    for (unsigned i = 0; i < SIM_HOLDS_MAX; i++)
+        if (world->holds[i].space == space && world->holds[i].key == key)
+            world->holds[i].loads = 0;
+    for (unsigned c = 0; c < world->knobs.clients; c++)
+        for (unsigned s = 0; s < SIM_SLOTS_MAX; s++) {
+            struct sim_slot *slot = &world->clients[c].slots[s];
+            if (slot->state != SIM_FREE && slot->space == space && slot->key == key)
+                slot->held = false;
+        }
+}
+
 /* Something that can take the present value of a key away has begun. */
 static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
 {
@@ -398,10 +413,7 @@ void sim_check_done(struct sim_world *world, struct sim_slot *slot)
         break;
     case FB_OP_HOLD_RELEASE:
         for (uint32_t i = 0; i < slot->op.n; i++)
-            for (unsigned h = 0; h < SIM_HOLDS_MAX; h++)
-                if (world->holds[h].space == slot->space &&
-                    world->holds[h].key == slot->lookup_keys[i])
-                    world->holds[h].loads = 0;
+            unhold(world, slot->space, slot->lookup_keys[i]);
         break;
     default:
         break;
