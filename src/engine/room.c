@@ -85,9 +85,20 @@ static bool may_step(struct fb_shard *shard)
     return true;
 }
 
+/* True if what would go is nowhere else, and the pool is still growing: memory comes by itself. */
+static bool waits_for_pool(const struct fb_shard *shard)
+{
+    if (shard->pool_is_whole || shard->arena.faulted_pages == shard->arena.pages)
+        return false;
+    const struct fb_entry *entry = find_victim(shard, -1, false);
+    return entry == NULL || !fb_entry_has_addr(entry);
+}
+
 enum fb_room fb_room_pages(struct fb_shard *shard, uint64_t pages)
 {
     while (shard->arena.free_pages < pages) {
+        if (waits_for_pool(shard))
+            return FB_ROOM_WAIT;
         if (!may_step(shard))
             return FB_ROOM_MORE;
         if (!drop_one(shard, false))

@@ -173,6 +173,13 @@ void fb_shard_pool_faulted(struct fb_shard *shard, uint64_t bytes)
     fb_shard_pump(shard);
 }
 
+void fb_shard_pool_whole(struct fb_shard *shard)
+{
+    shard->pool_is_whole = true;
+    shard->again = true;
+    fb_shard_pump(shard);
+}
+
 uint32_t fb_shard_chunk_bytes(const struct fb_shard *shard)
 {
     return shard->chunk_bytes;

@@ -313,6 +313,7 @@ struct fb_shard {
 
     struct fb_lru dirty, lazy, ghosts, partial;
     struct fb_lru held[FB_SHARD_HELD_SLOTS];
+    bool pool_is_whole; /* no more of it will be faulted */
     uint32_t held_beat; /* worked off up to here */
     struct fb_lease_sum
         *lease_sums;      /* by the beat in which a lease ends: what is, or will be, on a device */

@@ -101,6 +101,7 @@ void fb_node_helper_news(struct fb_node *node, uint64_t now_ns)
     int error = atomic_load(&node->pool.fault_errno);
     if (error != 0 && !node->told_fault_error) {
         node->told_fault_error = true;
+        fb_shard_pool_whole(node->shard);
         struct fb_logger_line line;
         fb_logger_begin(&line, FB_LOGGER_ERROR, "pool_not_backed");
         fb_logger_text(&line, "error", strerror(error));

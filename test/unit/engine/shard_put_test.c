@@ -534,6 +534,21 @@ static void test_only_faulted_memory_is_granted(void **state)
     stand_pump(&stand);
     assert_true(put->granted);
     assert_int_equal(stand_end(&stand, put), FB_OK);
+    /* More than there is: it waits for the rest of the pool, and takes nothing from others. */
+    struct stand_op *first = stand_put(&stand, 0, 2, FB_MIB(2), 0, FB_PERSIST_OFF);
+    assert_int_equal(stand_end(&stand, first), FB_OK);
+    struct stand_op *more = stand_put(&stand, 0, 3, FB_MIB(2), 0, FB_PERSIST_OFF);
+    stand_run(&stand, FB_MS_NS);
+    assert_false(more->granted);
+    fb_shard_pool_faulted(stand.shard, FB_MIB(6));
+    assert_int_equal(stand_end(&stand, more), FB_OK);
+    stand_must_get(&stand, 2, first->version);
+    struct stand_op *last = stand_put(&stand, 0, 4, FB_MIB(2), 0, FB_PERSIST_OFF);
+    stand_run(&stand, FB_MS_NS);
+    assert_false(last->granted);
+    /* No more comes: others give way. */
+    fb_shard_pool_whole(stand.shard);
+    assert_int_equal(stand_end(&stand, last), FB_OK);
     stand_close(&stand);
 }
 
