@@ -8,6 +8,7 @@
  * memory.c  rows: shared memory and TCP
  * disk.c    rows: SSD
  * small.c   rows: latencies, lookups, restart, index, idle
+ * profile.c what limits a row, from what one more repetition shows
  */
 #ifndef TEST_BENCH_BENCH_H
 #define TEST_BENCH_BENCH_H
@@ -15,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "forebay/forebay.h"
 #include "test/lib/server.h"
@@ -22,7 +24,7 @@
 #define BENCH_RUNS_MAX   15
 #define BENCH_BATCH      64
 #define BENCH_KEY_MAX    48 /* room for bench_key() */
-#define BENCH_TEXT_MAX   512
+#define BENCH_TEXT_MAX   768
 #define BENCH_TIMEOUT_MS 120000
 #define BENCH_GB         1e9
 
@@ -87,10 +89,53 @@ void bench_drop_dram(struct bench_load *load, uint32_t first, uint32_t count, ui
 void bench_remove(struct bench_load *load, uint32_t first, uint32_t count, uint32_t round);
 /* A client on the load's address; NULL namespace handle is never returned: exits. */
 struct fb_client *bench_client(const struct bench_load *load, bool tcp);
+/* Seconds that this process and the server have run. */
+double bench_cpu_now(const struct bench_load *load);
 /* Key text of a value; returns its length. */
 size_t bench_key(char *out, uint32_t number, uint32_t round);
 double bench_gb_per_s(const struct bench_load *load, uint32_t count, struct bench_cost cost);
 void bench_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+/* profile.c */
+#define BENCH_THREADS_MAX 64
+
+struct bench_thread {
+    int tid;
+    uint64_t ran_ns, ready_ns;
+};
+
+struct bench_use {
+    struct bench_thread thread[BENCH_THREADS_MAX];
+    unsigned threads;
+    uint64_t process_ns;
+};
+
+struct bench_device {
+    bool known;
+    uint64_t read_sectors, written_sectors, busy_ms, queued_ms;
+};
+
+struct bench_profile {
+    pid_t caller, node, perf;
+    char comm[32], directory[TEST_SERVER_PATH_BYTES];
+    char data[TEST_SERVER_PATH_BYTES], errors[TEST_SERVER_PATH_BYTES];
+    char why_not[128]; /* empty: there is a profile */
+    struct bench_use caller_use, node_use;
+    struct bench_device device;
+    bool on_device; /* set by who measures a row of the SSD: the device's figures are said */
+    uint64_t begun_ns;
+};
+
+/*
+ * Watches this process and the node from here to bench_profile_end(), which writes what limited
+ * them, in one line. node 0: a node that this process starts in between; its id is known at the
+ * end. Where perf cannot be used, the line says why, and has the other figures.
+ */
+void bench_profile_begin(struct bench_profile *profile, const struct bench *bench, pid_t node);
+void bench_profile_end(struct bench_profile *profile, pid_t node, char *out, size_t bytes);
+
+/* Part of a core that a process took in the next so many milliseconds. */
+double bench_node_share(pid_t pid, unsigned ms);
 
 /* peers.c */
 double peer_memcpy_gb_per_s(uint64_t piece_bytes, uint64_t total_bytes);

@@ -15,7 +15,53 @@
 #define SSD_TARGET      0.90
 #define P99_TARGET      2.0
 #define P99_READS       1500
+#define SETTLE_STEP_MS  200
+#define SETTLE_STEPS    150
+#define FIRST_ROUND     100 /* of the writer's keys */
 #define FIO_WRITE_BYTES (1024ull * 1024)
+
+/* Seconds until all is on the device, and what it cost. */
+static struct bench_cost put_through(struct bench_load *load, uint32_t round)
+{
+    uint64_t begin = test_now_ns();
+    double cpu = bench_cpu_now(load);
+    bench_put(load, 0, load->values, round);
+    bench_wait_persisted(load, 0, load->values, round);
+    return (struct bench_cost){.seconds = (double)(test_now_ns() - begin) / 1e9,
+                               .cpu_s = bench_cpu_now(load) - cpu};
+}
+
+static uint64_t counter(const struct bench_load *load, const char *name)
+{
+    uint64_t value = 0;
+    if (!test_server_metric(&load->server, name, &value))
+        bench_die("no metric %s", name);
+    return value;
+}
+
+/* One more round, not counted, that says what limits both rows. */
+static void look(struct bench *bench, struct bench_load *load, struct bench_row *put,
+                 struct bench_row *get)
+{
+    struct bench_profile profile;
+    uint32_t round = bench->runs;
+    bench_profile_begin(&profile, bench, load->server.pid);
+    profile.on_device = true;
+    uint64_t flushes = counter(load, "forebay_log_flushes_total");
+    uint64_t written = counter(load, "forebay_log_written_bytes_total");
+    struct bench_cost cost = put_through(load, round);
+    flushes = counter(load, "forebay_log_flushes_total") - flushes;
+    written = counter(load, "forebay_log_written_bytes_total") - written;
+    char text[BENCH_TEXT_MAX - BENCH_KEY_MAX];
+    bench_profile_end(&profile, load->server.pid, text, sizeof(text));
+    snprintf(put->limit, sizeof(put->limit), "%.0f flushes/s of %.1f MB; %s",
+             (double)flushes / cost.seconds, (double)written / 1e6 / (double)flushes, text);
+    bench_drop_dram(load, 0, load->values, round);
+    bench_profile_begin(&profile, bench, load->server.pid);
+    profile.on_device = true;
+    bench_get(load, 0, load->values, round, FB_GET_STAYS_COLD);
+    bench_profile_end(&profile, load->server.pid, get->limit, sizeof(get->limit));
+}
 
 static void one_size(struct bench *bench, uint64_t value_bytes, const char *size)
 {
@@ -37,35 +83,25 @@ static void one_size(struct bench *bench, uint64_t value_bytes, const char *size
                             .runs = bench->runs};
     struct bench_row get = put;
     get.name = get_name;
-    double cpu[2] = {0, 0}, seconds[2] = {0, 0};
+    double cpu[2] = {0, 0};
     struct bench_load load;
     bench_open(&load, bench, &setup);
     for (unsigned i = 0; i < bench->runs; i++) {
         put.theirs[i] = peer_fio_gb_per_s(bench, "write", FIO_WRITE_BYTES);
-        uint64_t begin = test_now_ns();
-        struct bench_cost cost = bench_put(&load, 0, values, i);
-        bench_wait_persisted(&load, 0, values, i);
-        cost.seconds = (double)(test_now_ns() - begin) / 1e9;
+        struct bench_cost cost = put_through(&load, i);
         put.ours[i] = bench_gb_per_s(&load, values, cost);
         cpu[0] += cost.cpu_s;
-        seconds[0] += cost.seconds;
         bench_drop_dram(&load, 0, values, i);
         get.theirs[i] = peer_fio_gb_per_s(bench, "randread", value_bytes);
         cost = bench_get(&load, 0, values, i, FB_GET_STAYS_COLD);
         get.ours[i] = bench_gb_per_s(&load, values, cost);
         cpu[1] += cost.cpu_s;
-        seconds[1] += cost.seconds;
         bench_remove(&load, 0, values, i);
     }
     double gb = (double)bench->runs * (double)values * (double)value_bytes / BENCH_GB;
     put.cpu_s_per_gb = cpu[0] / gb;
     get.cpu_s_per_gb = cpu[1] / gb;
-    snprintf(put.limit, sizeof(put.limit),
-             "the device, its flushes counted; CPU %.0f %% of one core", 100 * cpu[0] / seconds[0]);
-    snprintf(
-        get.limit, sizeof(get.limit),
-        "device, then hash at the server and copy with hash at the client: CPU %.0f %% of one core",
-        100 * cpu[1] / seconds[1]);
+    look(bench, &load, &put, &get);
     bench_print(bench, &put);
     bench_print(bench, &get);
     bench_close(&load);
@@ -75,6 +111,7 @@ struct writer {
     struct bench_load *load;
     struct fb_client *client;
     atomic_bool stop;
+    uint32_t round; /* whose keys are its own */
     atomic_ullong bytes;
 };
 
@@ -83,7 +120,7 @@ static void *write_on(void *context)
     struct writer *writer = context;
     for (uint32_t i = 0; !atomic_load(&writer->stop); i++) {
         char key[64];
-        size_t bytes = bench_key(key, i, 99);
+        size_t bytes = bench_key(key, i, writer->round);
         int result = fb_put(writer->client, key, bytes, writer->load->memory,
                             writer->load->value_bytes, 0, BENCH_TIMEOUT_MS);
         if (result < 0)
@@ -122,6 +159,42 @@ static double p99_us(struct bench_load *load, uint32_t values, uint32_t seed)
     return times[P99_READS * 99 / 100];
 }
 
+/* Waits until nothing is left to be written. */
+static void settle(const struct bench_load *load)
+{
+    uint64_t dirty = 1;
+    for (unsigned i = 0; i < SETTLE_STEPS && dirty > 0; i++) {
+        test_sleep_ms(SETTLE_STEP_MS);
+        if (!test_server_metric(&load->server, "forebay_pool_dirty_bytes", &dirty))
+            dirty = 1;
+    }
+    if (dirty > 0)
+        bench_die("the node did not come to rest");
+}
+
+/* The same while another client puts new values; rate: GB/s put, and written to the device. */
+static double p99_beside(struct bench_load *load, uint32_t values, uint32_t run, double rate[2])
+{
+    struct writer writer = {.load = load,
+                            .client = bench_client(load, false),
+                            .round = FIRST_ROUND + run};
+    struct test_server_use before, after;
+    pthread_t thread;
+    pthread_create(&thread, NULL, write_on, &writer);
+    test_sleep_ms(SETTLE_STEP_MS);
+    uint64_t begin = test_now_ns(), put = atomic_load(&writer.bytes);
+    test_server_look(&load->server, &before);
+    double us = p99_us(load, values, run);
+    test_server_look(&load->server, &after);
+    double ns = (double)(test_now_ns() - begin);
+    rate[0] = (double)(atomic_load(&writer.bytes) - put) / ns;
+    rate[1] = (double)(after.write_bytes - before.write_bytes) / ns;
+    atomic_store(&writer.stop, true);
+    pthread_join(thread, NULL);
+    fb_client_close(writer.client);
+    return us;
+}
+
 static void beside_writes(struct bench *bench)
 {
     if (!bench_wants(bench, "read_p99_beside_writes"))
@@ -144,23 +217,22 @@ static void beside_writes(struct bench *bench)
     bench_put(&load, 0, values, 0);
     bench_wait_persisted(&load, 0, values, 0);
     bench_drop_dram(&load, 0, values, 0);
-    double written = 0, seconds = 0;
+    double rate[2];
     for (unsigned i = 0; i < bench->runs; i++) {
+        settle(&load);
         row.theirs[i] = p99_us(&load, values, i);
-        struct writer writer = {.load = &load, .client = bench_client(&load, false)};
-        pthread_t thread;
-        pthread_create(&thread, NULL, write_on, &writer);
-        uint64_t begin = test_now_ns();
-        row.ours[i] = p99_us(&load, values, i);
-        seconds += (double)(test_now_ns() - begin) / 1e9;
-        atomic_store(&writer.stop, true);
-        pthread_join(thread, NULL);
-        written += (double)atomic_load(&writer.bytes);
-        fb_client_close(writer.client);
+        row.ours[i] = p99_beside(&load, values, i, rate);
     }
+    settle(&load);
+    struct bench_profile profile;
+    bench_profile_begin(&profile, bench, load.server.pid);
+    profile.on_device = true;
+    p99_beside(&load, values, bench->runs, rate);
+    char text[BENCH_TEXT_MAX / 2];
+    bench_profile_end(&profile, load.server.pid, text, sizeof(text));
     snprintf(row.limit, sizeof(row.limit),
-             "writes went on at %.2f GB/s meanwhile: what the scheduler grants beside reads",
-             written / BENCH_GB / seconds);
+             "puts %.2f GB/s, written to the device %.2f GB/s meanwhile; %s", rate[0], rate[1],
+             text);
     bench_print(bench, &row);
     bench_close(&load);
 }

@@ -12,6 +12,9 @@
 
 #include "test/bench/bench.h"
 
+#define POOL_STEP_MS 20
+#define POOL_STEPS   1500
+
 void bench_die(const char *format, ...)
 {
     va_list list;
@@ -58,6 +61,35 @@ struct fb_client *bench_client(const struct bench_load *load, bool tcp)
     return client;
 }
 
+/* Values go only where the pool is backed already; until all of it is, the first would be evicted
+ * for the next. */
+static void await_pool(const struct test_server *server, uint64_t pool_bytes)
+{
+    uint64_t faulted = 0;
+    for (unsigned i = 0; i < POOL_STEPS; i++) {
+        if (test_server_metric(server, "forebay_pool_faulted_bytes", &faulted) &&
+            faulted >= pool_bytes)
+            return;
+        test_sleep_ms(POOL_STEP_MS);
+    }
+    bench_die("the pool was not backed in time");
+}
+
+/* The command by which the server runs. */
+static void print_command(const struct test_server *server)
+{
+    char path[64], text[4 * BENCH_TEXT_MAX];
+    snprintf(path, sizeof(path), "/proc/%d/cmdline", server->pid);
+    FILE *file = fopen(path, "r");
+    size_t n = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    for (size_t i = 0; i < n; i++)
+        text[i] = text[i] == '\0' ? ' ' : text[i];
+    text[n] = '\0';
+    printf("    $ %s\n", text);
+}
+
 void bench_open(struct bench_load *load, const struct bench *bench, const struct bench_setup *setup)
 {
     memset(load, 0, sizeof(*load));
@@ -74,6 +106,8 @@ void bench_open(struct bench_load *load, const struct bench *bench, const struct
         options.extra[at++] = "--format=on";
     if (test_server_start(&load->server, &options) != 0)
         bench_die("no server: %s", load->server.error);
+    print_command(&load->server);
+    await_pool(&load->server, setup->pool_bytes);
     load->value_bytes = setup->value_bytes;
     load->values = setup->values;
     load->memory = mmap(NULL, setup->values * setup->value_bytes, PROT_READ | PROT_WRITE,
@@ -94,7 +128,7 @@ void bench_close(struct bench_load *load)
     unlink(load->server.ssd_path);
 }
 
-static double cpu_now(const struct bench_load *load)
+double bench_cpu_now(const struct bench_load *load)
 {
     struct rusage usage;
     struct test_server_use use;
@@ -163,7 +197,7 @@ static struct bench_cost run(enum phase phase, struct bench_load *load, uint32_t
                              uint32_t count, uint32_t round, uint32_t flags)
 {
     static struct batch batch;
-    double cpu = cpu_now(load);
+    double cpu = bench_cpu_now(load);
     uint64_t begin = test_now_ns();
     for (uint32_t at = 0, n; at < count; at += n) {
         n = fill(&batch, load, first + at, count - at, round, flags);
@@ -177,7 +211,7 @@ static struct bench_cost run(enum phase phase, struct bench_load *load, uint32_t
         check(phase, &batch, n, result);
     }
     return (struct bench_cost){.seconds = (double)(test_now_ns() - begin) / 1e9,
-                               .cpu_s = cpu_now(load) - cpu};
+                               .cpu_s = bench_cpu_now(load) - cpu};
 }
 
 struct bench_cost bench_put(struct bench_load *load, uint32_t first, uint32_t count, uint32_t round)

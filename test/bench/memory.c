@@ -11,11 +11,18 @@
 #define SHM_TARGET  0.85
 #define TCP_TARGET  0.90
 
-static void limit_of(struct bench_row *row, const char *path, double cpu_share)
+/* One more round, not counted, that says what limits both rows. */
+static void look(struct bench *bench, struct bench_load *load, struct bench_row *put,
+                 struct bench_row *get)
 {
-    snprintf(row->limit, sizeof(row->limit),
-             "%s; CPU busy %.0f %% of one core in the phase (client and server)", path,
-             cpu_share * 100);
+    struct bench_profile profile;
+    uint32_t round = bench->runs;
+    bench_profile_begin(&profile, bench, load->server.pid);
+    bench_put(load, 0, load->values, round);
+    bench_profile_end(&profile, load->server.pid, put->limit, sizeof(put->limit));
+    bench_profile_begin(&profile, bench, load->server.pid);
+    bench_get(load, 0, load->values, round, 0);
+    bench_profile_end(&profile, load->server.pid, get->limit, sizeof(get->limit));
 }
 
 static void one_size(struct bench *bench, uint64_t value_bytes, const char *size, bool tcp)
@@ -40,32 +47,23 @@ static void one_size(struct bench *bench, uint64_t value_bytes, const char *size
                             .runs = bench->runs};
     struct bench_row get = put;
     get.name = get_name;
-    double cpu[2] = {0, 0}, seconds[2] = {0, 0};
+    double cpu[2] = {0, 0};
     for (unsigned i = 0; i < bench->runs; i++) {
         double peer = tcp ? peer_pump_gb_per_s(value_bytes, TOTAL_BYTES)
                           : peer_memcpy_gb_per_s(value_bytes, TOTAL_BYTES);
         struct bench_cost cost = bench_put(&load, 0, values, i);
         put.ours[i] = bench_gb_per_s(&load, values, cost);
         cpu[0] += cost.cpu_s;
-        seconds[0] += cost.seconds;
         cost = bench_get(&load, 0, values, i, 0);
         get.ours[i] = bench_gb_per_s(&load, values, cost);
         cpu[1] += cost.cpu_s;
-        seconds[1] += cost.seconds;
         put.theirs[i] = get.theirs[i] = peer;
         bench_remove(&load, 0, values, i);
     }
     double gb = (double)bench->runs * (double)values * (double)value_bytes / BENCH_GB;
     put.cpu_s_per_gb = cpu[0] / gb;
     get.cpu_s_per_gb = cpu[1] / gb;
-    limit_of(&put,
-             tcp ? "two hashes and two socket copies of each byte"
-                 : "one copy with hash, by the caller",
-             cpu[0] / seconds[0]);
-    limit_of(&get,
-             tcp ? "a hash and two socket copies of each byte"
-                 : "one copy with hash, by the caller",
-             cpu[1] / seconds[1]);
+    look(bench, &load, &put, &get);
     bench_print(bench, &put);
     bench_print(bench, &get);
     bench_close(&load);

@@ -19,9 +19,10 @@
 #include "base/hash.h"
 #include "test/bench/bench.h"
 
-#define PUMP_CHUNK   (256u * 1024)
-#define FIO_TEXT_MAX (1u << 20)
-#define FIO_SIZE     "1g"
+#define PUMP_CHUNK    (256u * 1024)
+#define FIO_TEXT_MAX  (1u << 20)
+#define FIO_SIZE      "1g"
+#define FIO_KINDS_MAX 32
 
 static uint8_t *cold(uint64_t bytes)
 {
@@ -113,6 +114,27 @@ double peer_pump_gb_per_s(uint64_t piece_bytes, uint64_t total_bytes)
 
 /* ---- fio ---- */
 
+/* The same command is printed once. */
+static void say_once(const char *rw, uint64_t block_bytes, unsigned depth, const char *command)
+{
+    static struct {
+        char rw[16];
+        uint64_t block_bytes;
+        unsigned depth;
+    } said[FIO_KINDS_MAX];
+    static unsigned count;
+    for (unsigned i = 0; i < count; i++)
+        if (strcmp(said[i].rw, rw) == 0 && said[i].block_bytes == block_bytes &&
+            said[i].depth == depth)
+            return;
+    if (count < FIO_KINDS_MAX) {
+        snprintf(said[count].rw, sizeof(said[count].rw), "%s", rw);
+        said[count].block_bytes = block_bytes;
+        said[count++].depth = depth;
+    }
+    printf("    $ %s\n", command);
+}
+
 static double fio_once(const struct bench *bench, const char *rw, uint64_t block_bytes,
                        unsigned depth)
 {
@@ -123,7 +145,7 @@ static double fio_once(const struct bench *bench, const char *rw, uint64_t block
              "--size=" FIO_SIZE " --output-format=json %s",
              bench->directory, rw, (unsigned long long)block_bytes, depth,
              strcmp(rw, "write") == 0 ? "--end_fsync=1" : "--runtime=2 --time_based");
-    printf("    $ %s\n", command);
+    say_once(rw, block_bytes, depth, command);
     FILE *pipe = popen(command, "r");
     char *text = malloc(FIO_TEXT_MAX);
     size_t got = pipe != NULL ? fread(text, 1, FIO_TEXT_MAX - 1, pipe) : 0;
@@ -165,6 +187,9 @@ struct peer_redis *peer_redis_open(const struct bench *bench)
 {
     struct peer_redis *redis = calloc(1, sizeof(*redis));
     snprintf(redis->socket, sizeof(redis->socket), "%.400s/redis.sock", bench->directory);
+    printf("    $ redis-server --port 0 --unixsocket %s --save \"\" --dir %s\n", redis->socket,
+           bench->directory);
+    fflush(stdout);
     redis->pid = fork();
     if (redis->pid == 0) {
         if (freopen("/dev/null", "w", stdout) == NULL)

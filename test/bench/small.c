@@ -8,14 +8,15 @@
 #include "engine/shard.h"
 #include "test/bench/bench.h"
 
-#define READS         4000
-#define READS_LARGE   1000
-#define EXISTS_KEYS   10000
-#define EXISTS_ROUNDS 20
-#define RESTART_KEYS  1000000
-#define RESTART_PUT   (64u * 4)
-#define INDEX_STEP    (1u << 20)
-#define IDLE_MS       5000
+#define READS          4000
+#define READS_LARGE    1000
+#define EXISTS_KEYS    10000
+#define EXISTS_ROUNDS  20
+#define RESTART_KEYS   1000000
+#define RESTART_PUT    (64u * 4)
+#define INDEX_STEP     (1u << 20)
+#define IDLE_MS        5000
+#define PROFILE_ROUNDS 5
 
 static int by_value(const void *a, const void *b)
 {
@@ -31,6 +32,21 @@ static struct latencies percentiles(double *times, unsigned count)
 {
     qsort(times, count, sizeof(*times), by_value);
     return (struct latencies){times[count / 2], times[(size_t)count * 99 / 100]};
+}
+
+/* Times of so many gets, in us. */
+static void time_gets(struct bench_load *load, double *times, unsigned reads)
+{
+    char key[BENCH_KEY_MAX];
+    for (unsigned i = 0; i < reads; i++) {
+        size_t bytes = bench_key(key, i * 37 % load->values, 0);
+        uint64_t begin = test_now_ns();
+        int result = fb_get(load->client, key, bytes, load->memory, load->value_bytes, NULL,
+                            BENCH_TIMEOUT_MS);
+        times[i] = (double)(test_now_ns() - begin) / 1e3;
+        if (result != FB_OK)
+            bench_die("get: %s", fb_result_name(result));
+    }
 }
 
 static void one_latency(struct bench *bench, uint64_t value_bytes, const char *size, unsigned reads)
@@ -69,29 +85,38 @@ static void one_latency(struct bench *bench, uint64_t value_bytes, const char *s
             times[i] = peer_redis_get_us(redis, key, value_bytes);
         }
         struct latencies theirs = percentiles(times, reads);
-        for (unsigned i = 0; i < reads; i++) {
-            size_t bytes = bench_key(key, i * 37 % values, 0);
-            uint64_t begin = test_now_ns();
-            int result =
-                fb_get(load.client, key, bytes, load.memory, value_bytes, NULL, BENCH_TIMEOUT_MS);
-            times[i] = (double)(test_now_ns() - begin) / 1e3;
-            if (result != FB_OK)
-                bench_die("get: %s", fb_result_name(result));
-        }
+        time_gets(&load, times, reads);
         struct latencies ours = percentiles(times, reads);
         p50.ours[run] = ours.p50;
         p50.theirs[run] = theirs.p50;
         p99.ours[run] = ours.p99;
         p99.theirs[run] = theirs.p99;
     }
-    snprintf(p50.limit, sizeof(p50.limit),
-             "one round trip over the Unix socket, and the copy with hash");
-    snprintf(p99.limit, sizeof(p99.limit), "the scheduler of a machine with two cores");
+    struct bench_profile profile;
+    bench_profile_begin(&profile, bench, load.server.pid);
+    for (unsigned i = 0; i < PROFILE_ROUNDS; i++)
+        time_gets(&load, times, reads);
+    bench_profile_end(&profile, load.server.pid, p50.limit, sizeof(p50.limit));
+    memcpy(p99.limit, p50.limit, sizeof(p99.limit));
     bench_print(bench, &p50);
     bench_print(bench, &p99);
     free(times);
     peer_redis_close(redis);
     bench_close(&load);
+}
+
+/* The least of some lookups of all keys, in us. */
+static double exists_us(struct bench_load *load, struct fb_exists_item *items)
+{
+    double least = 1e18;
+    for (unsigned i = 0; i < EXISTS_ROUNDS; i++) {
+        uint64_t begin = test_now_ns();
+        if (fb_exists_batch(load->client, items, EXISTS_KEYS, NULL, BENCH_TIMEOUT_MS) != 0)
+            bench_die("exists failed");
+        double us = (double)(test_now_ns() - begin) / 1e3;
+        least = us < least ? us : least;
+    }
+    return least;
 }
 
 static void exists(struct bench *bench)
@@ -119,24 +144,70 @@ static void exists(struct bench *bench)
         peer_redis_set(redis, keys[i], "x", 1);
     }
     for (unsigned run = 0; run < bench->runs; run++) {
-        double theirs = 1e18, ours = 1e18;
+        double theirs = 1e18;
         for (unsigned i = 0; i < EXISTS_ROUNDS; i++) {
             double us = peer_redis_exists_us(redis, EXISTS_KEYS);
             theirs = us < theirs ? us : theirs;
-            uint64_t begin = test_now_ns();
-            if (fb_exists_batch(load.client, items, EXISTS_KEYS, NULL, BENCH_TIMEOUT_MS) != 0)
-                bench_die("exists failed");
-            us = (double)(test_now_ns() - begin) / 1e3;
-            ours = us < ours ? us : ours;
         }
+        double ours = exists_us(&load, items);
         row.ours[run] = EXISTS_KEYS / ours;
         row.theirs[run] = EXISTS_KEYS / theirs;
     }
-    snprintf(row.limit, sizeof(row.limit),
-             "digests at the client, cache misses in the index at the node");
+    struct bench_profile profile;
+    bench_profile_begin(&profile, bench, load.server.pid);
+    for (unsigned i = 0; i < PROFILE_ROUNDS * 2; i++)
+        exists_us(&load, items);
+    bench_profile_end(&profile, load.server.pid, row.limit, sizeof(row.limit));
     bench_print(bench, &row);
     peer_redis_close(redis);
     bench_close(&load);
+}
+
+/* Starts the load's server again on its file; returns how long until it knew all. */
+static double start_again(struct bench *bench, struct bench_load *load,
+                          const struct bench_setup *setup)
+{
+    struct test_server_options options = {.directory = bench->directory,
+                                          .pool_bytes = setup->pool_bytes,
+                                          .ssd_cap_bytes = setup->ssd_cap_bytes,
+                                          .index_entries = setup->index_entries,
+                                          .admin = true};
+    uint64_t begin = test_now_ns();
+    if (test_server_start(&load->server, &options) != 0)
+        bench_die("restart: %s", load->server.error);
+    return (double)(test_now_ns() - begin) / 1e9;
+}
+
+/* Puts the keys, all durable, and kills the server. */
+static void fill_and_kill(struct bench_load *load)
+{
+    uint64_t begin = test_now_ns();
+    bench_put(load, 0, RESTART_KEYS, 0);
+    bench_wait_persisted(load, 0, RESTART_KEYS, 0);
+    printf("    put %d keys of 4 KiB in %.1f s\n", RESTART_KEYS,
+           (double)(test_now_ns() - begin) / 1e9);
+    fb_client_close(load->client);
+    test_server_kill(&load->server);
+}
+
+/* One more restart, not counted, that says what limits it. */
+static void look_at_restart(struct bench *bench, struct bench_load *load,
+                            const struct bench_setup *setup, struct bench_row *known,
+                            struct bench_row *share)
+{
+    struct bench_profile profile;
+    test_server_kill(&load->server);
+    bench_profile_begin(&profile, bench, 0);
+    profile.on_device = true;
+    start_again(bench, load, setup);
+    bench_profile_end(&profile, load->server.pid, known->limit, sizeof(known->limit));
+    uint64_t records = 0, bytes = 0;
+    test_server_metric(&load->server, "forebay_log_recovered_records", &records);
+    test_server_metric(&load->server, "forebay_log_recovery_read_bytes", &bytes);
+    snprintf(share->limit, sizeof(share->limit),
+             "the log read %.1f MB for %llu records, %.1f bytes each; the process %.2f %%",
+             (double)bytes / 1e6, (unsigned long long)records, (double)bytes / (double)records,
+             share->ours[0]);
 }
 
 static void restart(struct bench *bench)
@@ -152,40 +223,28 @@ static void restart(struct bench *bench)
                               .unit = "s",
                               .target = 5,
                               .less_is_better = true,
-                              .runs = 1};
+                              .runs = bench->runs};
     struct bench_row share = {.name = "restart_read_share",
                               .unit = "% of data",
                               .target = 2,
                               .less_is_better = true,
-                              .runs = 1};
+                              .runs = bench->runs};
     struct bench_load load;
     bench_open(&load, bench, &setup);
-    uint64_t begin = test_now_ns();
-    bench_put(&load, 0, RESTART_KEYS, 0);
-    bench_wait_persisted(&load, RESTART_KEYS - 1000, 1000, 0);
-    printf("    put %d keys of 4 KiB in %.1f s\n", RESTART_KEYS,
-           (double)(test_now_ns() - begin) / 1e9);
-    fb_client_close(load.client);
-    test_server_kill(&load.server);
-    struct test_server_options options = {.directory = bench->directory,
-                                          .pool_bytes = setup.pool_bytes,
-                                          .ssd_cap_bytes = setup.ssd_cap_bytes,
-                                          .index_entries = setup.index_entries,
-                                          .admin = true};
-    options.extra[0] = "--listen=127.0.0.1:0";
-    begin = test_now_ns();
-    if (test_server_start(&load.server, &options) != 0)
-        bench_die("restart: %s", load.server.error);
-    known.ours[0] = (double)(test_now_ns() - begin) / 1e9;
-    struct test_server_use use;
-    test_server_look(&load.server, &use);
-    share.ours[0] = (double)use.read_bytes / ((double)RESTART_KEYS * 4096) * 100;
+    fill_and_kill(&load);
+    for (unsigned run = 0; run < bench->runs; run++) {
+        known.ours[run] = start_again(bench, &load, &setup);
+        struct test_server_use use;
+        test_server_look(&load.server, &use);
+        share.ours[run] = (double)use.read_bytes / ((double)RESTART_KEYS * 4096) * 100;
+        load.client = bench_client(&load, false);
+        bench_get(&load, run * BENCH_BATCH, BENCH_BATCH, 0, FB_GET_STAYS_COLD);
+        fb_client_close(load.client);
+        test_server_kill(&load.server);
+    }
+    start_again(bench, &load, &setup);
+    look_at_restart(bench, &load, &setup, &known, &share);
     load.client = bench_client(&load, false);
-    struct bench_cost cost = bench_get(&load, 0, 64, 0, 0);
-    snprintf(known.limit, sizeof(known.limit),
-             "reading summaries at depth 16; the first 64 keys were then read in %.1f ms",
-             cost.seconds * 1e3);
-    snprintf(share.limit, sizeof(share.limit), "summaries, 49 bytes a key, and what was open");
     bench_print(bench, &known);
     bench_print(bench, &share);
     bench_close(&load);
@@ -212,7 +271,7 @@ static void index_bytes(struct bench *bench)
                             .runs = 1};
     row.ours[0] = (double)(bytes[1] - bytes[0]) / INDEX_STEP;
     snprintf(row.limit, sizeof(row.limit),
-             "all that the shard's memory grows by with one entry more");
+             "no profile: not a run, but what the shard's memory grows by with one entry more");
     bench_print(bench, &row);
 }
 
@@ -229,17 +288,17 @@ static void idle(struct bench *bench)
                             .unit = "% of a core",
                             .target = 1,
                             .less_is_better = true,
-                            .runs = 1};
+                            .runs = bench->runs};
     struct bench_load load;
     bench_open(&load, bench, &setup);
     bench_put(&load, 0, 64, 0);
     test_sleep_ms(1500);
-    struct test_server_use before, after;
-    test_server_look(&load.server, &before);
+    for (unsigned run = 0; run < bench->runs; run++)
+        row.ours[run] = bench_node_share(load.server.pid, IDLE_MS) * 100;
+    struct bench_profile profile;
+    bench_profile_begin(&profile, bench, load.server.pid);
     test_sleep_ms(IDLE_MS);
-    test_server_look(&load.server, &after);
-    row.ours[0] = (double)(after.cpu_ms - before.cpu_ms) * 100 / IDLE_MS;
-    snprintf(row.limit, sizeof(row.limit), "timers of the loop, one client connected");
+    bench_profile_end(&profile, load.server.pid, row.limit, sizeof(row.limit));
     bench_print(bench, &row);
     bench_close(&load);
 }
