@@ -775,8 +775,8 @@ void fb_proto_client_lost(struct fb_proto_client *client, uint64_t now_ns, int r
     client->why[bytes] = '\0';
     client->todo.op = NULL;
     client->data_op = NULL;
-    if ((client->welcome.features & FB_FEATURE_SHM) != 0 && client->open_ops > 0)
-        client->owes_memory = true;
+    /* Also with nothing open here: the last RELEASE or CHUNK_DONE may have been lost on its way. */
+    client->owes_memory = (client->welcome.features & FB_FEATURE_SHM) != 0;
     if (client->call != NULL)
         fb_proto_call_skip_rest(client->call, result);
     end_all(client, result);

@@ -212,7 +212,7 @@ const struct fb_msg_welcome *fb_proto_client_welcome(const struct fb_proto_clien
 uint64_t fb_proto_client_epoch(const struct fb_proto_client *client);
 
 /* True if a successor must name this connection's session in `ended_session`: memory of the pool
- * was in its hands when it was lost. */
+ * may have been in its hands when it was lost, as the node sees it. */
 bool fb_proto_client_owes_memory(const struct fb_proto_client *client);
 
 /* ---- events ---- */
