@@ -248,9 +248,10 @@ static void note_tomb(struct fb_shard *shard, const struct fb_entry *head)
     uint64_t since_ms;
     const struct fb_digest digest = head->digest;
     (void)fb_log_history(shard->log, &digest, &generation, &when_ms, &since_ms);
-    if (head->hold_loads < FB_REASON_COUNT && since_ms == 0)
-        fb_history_add(&shard->history, digest, head->generation,
-                       (enum fb_reason)head->hold_loads, 0);
+    bool says_why = head->hold_loads != FB_REASON_NONE && head->hold_loads < FB_REASON_COUNT;
+    if (says_why && since_ms == 0)
+        fb_history_add(&shard->history, digest, head->generation, (enum fb_reason)head->hold_loads,
+                       0);
 }
 
 /* What is on the list of partial things is settled: tombstones and torn values go. */
