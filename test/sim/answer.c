@@ -33,8 +33,8 @@ static void take_chunks(struct sim_world *world, struct sim_client *client, stru
         if (slot->op.chunk[i].state != FB_CHUNK_READY)
             continue;
         uint32_t off = 0;
-        slot->run_count[i] = (unsigned)fb_shard_chunk_runs(world->shard, &slot->op, i, &off,
-                                                           slot->runs[i], SIM_RUNS_MAX);
+        slot->room->run_count[i] = (unsigned)fb_shard_chunk_runs(world->shard, &slot->op, i, &off,
+                                                                 slot->room->runs[i], SIM_RUNS_MAX);
         FB_ASSERT(off >= slot->op.chunk[i].part_bytes);
         bool late = sim_world_chance(world, world->knobs.late_ppm);
         sim_world_later(world, soon_ns(world, late ? READ_LATE_NS_MAX : world->knobs.copy_ns),
@@ -62,7 +62,7 @@ static uint64_t chunk_root(struct sim_world *world, struct sim_slot *slot, unsig
     uint64_t leaves[FB_LOG_LEAVES_MAX];
     uint64_t count = (chunk->part_bytes + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
     for (uint64_t i = 0; i < count; i++)
-        pages[i] = page_at(world, slot->runs[number], slot->run_count[number], i);
+        pages[i] = page_at(world, slot->room->runs[number], slot->room->run_count[number], i);
     uint64_t leaf = 0;
     for (uint64_t off = 0; off < chunk->part_bytes; off += FB_LEAF_BYTES, leaf++) {
         uint64_t bytes =
@@ -91,7 +91,8 @@ static void check_chunk(struct sim_world *world, struct sim_slot *slot, unsigned
     uint64_t last =
         ((uint64_t)chunk->want_off + chunk->want_bytes + FB_PAGE_BYTES - 1) / FB_PAGE_BYTES;
     for (uint64_t i = first; i < last; i++)
-        sim_check_page(world, slot, page_at(world, slot->runs[number], slot->run_count[number], i),
+        sim_check_page(world, slot,
+                       page_at(world, slot->room->runs[number], slot->room->run_count[number], i),
                        chunk->value_off / FB_PAGE_BYTES + i);
     slot->seen_bytes += chunk->want_bytes;
 }
@@ -102,14 +103,14 @@ void sim_answer_read(struct sim_world *world, struct sim_client *client, struct 
     (void)client;
     for (unsigned i = 0; i < FB_GET_WINDOW; i++) {
         struct fb_chunk *chunk = &slot->op.chunk[i];
-        if (chunk->state != FB_CHUNK_OUT || slot->run_count[i] == 0)
+        if (chunk->state != FB_CHUNK_OUT || slot->room->run_count[i] == 0)
             continue;
         bool bad = !chunk->verified && chunk_root(world, slot, i) != chunk->root;
         if (bad)
             slot->seen_bad = true;
         else
             check_chunk(world, slot, i);
-        slot->run_count[i] = 0;
+        slot->room->run_count[i] = 0;
         fb_shard_chunk_release(world->shard, sim_world_clock(world), &slot->op, i, bad);
         return;
     }

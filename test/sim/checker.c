@@ -34,7 +34,7 @@ static void raise_to(uint64_t *value, uint64_t least)
 
 /* The loads of a key's holds are given back, by whoever: a hold belongs to the key, so reads that
  * are under way are not protected by it any more either. */
-static void unhold(struct sim_world *world, uint32_t space, uint32_t key)
+void sim_check_release(struct sim_world *world, uint32_t space, uint32_t key)
 {
     for (unsigned i = 0; i < SIM_HOLDS_MAX; i++)
         if (world->holds[i].space == space && world->holds[i].key == key)
@@ -62,6 +62,8 @@ static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
             if (slot->state != SIM_FREE && slot->space == space && slot->key == key)
                 slot->touched = true;
         }
+    if (world->knobs.wire)
+        sim_wire_touch(world, space, key);
 }
 
 /* An operation begins. */
@@ -102,7 +104,9 @@ void sim_check_grant(struct sim_world *world, struct sim_slot *slot)
     version->granted_ns = world->now_ns;
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
-    if (slot->op.generation <= key->granted && !world->lied && !world->damaged)
+    /* Over connections the news of two grants may cross. */
+    if (slot->op.generation <= key->granted && !world->lied && !world->damaged &&
+        !world->knobs.wire)
         sim_world_violation(world, "key %u/%u: generation %llx is granted after %llx", slot->space,
                             slot->key, (unsigned long long)slot->op.generation,
                             (unsigned long long)key->granted);
@@ -129,26 +133,39 @@ static bool is_sound(const struct sim_world *world)
     return !world->lied && !world->damaged;
 }
 
-/* A page that a reader was given. */
-void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
+/* A page that a reader was given, who may yet find it bad: it counts if the get ends well. */
+void sim_check_note(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
                     uint64_t value_page)
 {
     uint64_t number = page.b >> 20;
     uint64_t key = (uint64_t)slot->space * SIM_KEYS + slot->key + 1;
     world->report->hits_checked_pages++;
-    if (page.a != key || number >= world->version_count ||
-        (page.b & FB_SIM_PAGE_MAX) != value_page) {
-        char text[SIM_TEXT_MAX / 2];
-        fb_sim_page_text(page, text, sizeof(text));
-        sim_world_violation(world, "key %u/%u page %llu: wrong bytes: %s", slot->space, slot->key,
-                            (unsigned long long)value_page, text);
-        return;
-    }
-    if (slot->seen == UINT32_MAX)
+    bool wrong =
+        page.a != key || number >= world->version_count || (page.b & FB_SIM_PAGE_MAX) != value_page;
+    if (!wrong && slot->seen == UINT32_MAX)
         slot->seen = (uint32_t)number;
-    if (slot->seen != number)
-        sim_world_violation(world, "key %u/%u: a mixture of versions %u and %llu", slot->space,
-                            slot->key, slot->seen, (unsigned long long)number);
+    if (wrong || slot->seen != number) {
+        slot->seen_bad = true;
+        slot->wrong = page;
+    }
+}
+
+static void check_pages(struct sim_world *world, struct sim_slot *slot)
+{
+    char text[SIM_TEXT_MAX / 2];
+    if (!slot->seen_bad)
+        return;
+    fb_sim_page_text(slot->wrong, text, sizeof(text));
+    sim_world_violation(world, "key %u/%u: wrong bytes, or a mixture with version %u: %s",
+                        slot->space, slot->key, slot->seen, text);
+}
+
+/* A page that a reader was given. */
+void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
+                    uint64_t value_page)
+{
+    sim_check_note(world, slot, page, value_page);
+    check_pages(world, slot);
 }
 
 static void check_hit_version(struct sim_world *world, struct sim_slot *slot)
@@ -185,6 +202,8 @@ static void check_hit(struct sim_world *world, struct sim_slot *slot)
         sim_world_violation(world, "key %u/%u: a hit of %llu bytes gave %llu", slot->space,
                             slot->key, (unsigned long long)want,
                             (unsigned long long)slot->seen_bytes);
+    if (world->knobs.wire)
+        check_pages(world, slot);
     if (slot->seen != UINT32_MAX)
         check_hit_version(world, slot);
     if (slot->epoch != space->epoch || !is_sound(world))
@@ -195,6 +214,16 @@ static void check_hit(struct sim_world *world, struct sim_slot *slot)
                             slot->space, slot->key, (unsigned long long)op->generation,
                             (unsigned long long)slot->floor_at_start);
     raise_to(&key_of(world, slot)->floor, op->generation);
+}
+
+/* In this run: the sums of a report are those of other runs too. */
+static bool has_reclaimed(const struct sim_world *world)
+{
+    struct fb_log_stats log;
+    memset(&log, 0, sizeof(log));
+    if (world->up && world->knobs.shard.devices != 0)
+        fb_shard_log_stats(world->shard, &log);
+    return world->reclaimed || log.segments_reclaimed != 0;
 }
 
 /*
@@ -215,7 +244,7 @@ static bool excuses_persisted(const struct sim_world *world, bool masked, uint8_
     case FB_REASON_NO_STAGING:
         return true;
     case FB_REASON_NO_RECORD:
-        return world->report->reclaimed != 0 || world->crashed || world->failed;
+        return world->crashed || world->failed || has_reclaimed(world);
     default:
         return world->failed;
     }
@@ -242,8 +271,8 @@ static void check_miss(struct sim_world *world, struct sim_slot *slot)
     if (slot->stored_at_start != 0 && op->reason == FB_REASON_EVICTED_DIRTY && !world->failed)
         sim_world_violation(world, "key %u/%u: dropped unpersisted although nothing failed",
                             slot->space, slot->key);
-    if (slot->held && op->result == FB_MISS && op->reason != FB_REASON_READ_DEADLINE &&
-        !world->failed)
+    bool held = slot->held && (!world->knobs.wire || slot->hold_until_ns > sim_world_clock(world));
+    if (held && op->result == FB_MISS && op->reason != FB_REASON_READ_DEADLINE && !world->failed)
         sim_world_violation(world, "key %u/%u: a miss inside its hold: %s", slot->space, slot->key,
                             fb_reason_name(op->reason));
 }
@@ -281,10 +310,11 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
     bool current = slot->epoch == world->spaces[slot->space].epoch;
     version->done = true;
     version->result = op->result;
-    if (current && key->puts != 0)
+    bool same_life = slot->crash == (uint32_t)world->crashes;
+    if (current && same_life && key->puts != 0 && (op->result >= 0 || !world->knobs.wire))
         key->puts--;
     /* After a failure it may still be installed, at any time: the key stays unsettled. */
-    if (current && version->committed && op->result >= 0 && key->committing != 0)
+    if (current && same_life && version->committed && op->result >= 0 && key->committing != 0)
         key->committing--;
     if (op->result == FB_OK) {
         if (!version->committed)
@@ -296,7 +326,7 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
         if (slot->touched || version->lie || key->removes != 0 ||
             world->spaces[slot->space].bumps != 0)
             return;
-        key->stored = op->persist == FB_PERSIST_OFF ? 0 : op->generation;
+        key->stored = op->persist == FB_PERSIST_OFF || !same_life ? 0 : op->generation;
         if (op->persisted) {
             key->persisted = op->generation;
             key->masked = key->puts != 0;
@@ -305,7 +335,8 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
             sim_world_violation(world, "version %u: through, stored, and not persisted",
                                 slot->version);
     } else if (op->result == FB_EXISTS) {
-        check_exists(world, slot);
+        if (!world->knobs.wire)
+            check_exists(world, slot);
         if (version->upsert)
             sim_world_violation(world, "version %u: an upsert ends as EXISTS", slot->version);
     }
@@ -316,7 +347,9 @@ static void remove_done(struct sim_world *world, struct sim_slot *slot)
     struct sim_key *key = key_of(world, slot);
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
-    if (key->removes != 0)
+    bool doubt =
+        world->knobs.wire && (slot->op.result == FB_CONNECTION || slot->op.result == FB_DEADLINE);
+    if (key->removes != 0 && slot->crash == (uint32_t)world->crashes && !doubt)
         key->removes--;
     if (slot->op.result == FB_OK || slot->op.result == FB_MISS)
         raise_to(&key->floor, slot->removed_above + 1);
@@ -332,9 +365,21 @@ static void wait_done(struct sim_world *world, struct sim_slot *slot)
         key->persisted = key->stored;
 }
 
+/* Other keys count from here on. */
+static void move_epoch(struct sim_world *world, uint32_t number, uint64_t epoch)
+{
+    struct sim_space *space = &world->spaces[number];
+    for (uint32_t i = 0; i < SIM_KEYS; i++)
+        unsettle(world, number, i);
+    memset(space->keys, 0, sizeof(space->keys));
+    space->epoch = epoch;
+}
+
 static void epoch_done(struct sim_world *world, struct sim_slot *slot)
 {
     struct sim_space *space = &world->spaces[slot->space];
+    if (world->knobs.wire)
+        return; /* its client is told the epoch: sim_check_epoch() */
     /* A bump that failed may be durable all the same, and seen after a restart. */
     if (space->bumps != 0 && slot->op.result == FB_OK)
         space->bumps--;
@@ -345,12 +390,31 @@ static void epoch_done(struct sim_world *world, struct sim_slot *slot)
     if (slot->op.result == FB_OK && epoch <= slot->epoch)
         sim_world_violation(world, "a bump was acknowledged and the epoch is still %llu",
                             (unsigned long long)epoch);
-    if (epoch != space->epoch) {
-        for (uint32_t i = 0; i < SIM_KEYS; i++)
-            unsettle(world, slot->space, i);
-        memset(space->keys, 0, sizeof(space->keys));
-        space->epoch = epoch;
-    }
+    if (epoch != space->epoch)
+        move_epoch(world, slot->space, epoch);
+}
+
+void sim_check_epoch(struct sim_world *world, uint32_t number, uint64_t epoch, bool first)
+{
+    struct sim_space *space = &world->spaces[number];
+    bool is_new = first && world->knobs.shard.devices == 0;
+    if (first && !is_new && epoch < space->epoch && is_sound(world))
+        sim_world_violation(world, "space %u: epoch %llu after a start, %llu before it", number,
+                            (unsigned long long)epoch, (unsigned long long)space->epoch);
+    space->open = true;
+    if (epoch > space->epoch || (first && epoch != space->epoch))
+        move_epoch(world, number, epoch);
+}
+
+void sim_check_settle(struct sim_world *world, uint32_t space, uint32_t number, uint32_t puts,
+                      uint32_t commits, uint32_t removes)
+{
+    struct sim_key *key = &world->spaces[space].keys[number];
+    if (commits != 0 || removes != 0)
+        unsettle(world, space, number);
+    key->puts -= puts < key->puts ? puts : key->puts;
+    key->committing -= commits < key->committing ? commits : key->committing;
+    key->removes -= removes < key->removes ? removes : key->removes;
 }
 
 static void lookup_done(struct sim_world *world, struct sim_slot *slot)
@@ -361,7 +425,7 @@ static void lookup_done(struct sim_world *world, struct sim_slot *slot)
     uint32_t hold_ms =
         op->hold_ms < world->knobs.shard.hold_ms_max ? op->hold_ms : world->knobs.shard.hold_ms_max;
     for (uint32_t i = 0; i < op->n; i++) {
-        if (!(slot->found[i] & FB_FOUND_HELD))
+        if (!(slot->found[i] & FB_FOUND_HELD) || (slot->spoiled >> i & 1) != 0)
             continue;
         if (!(slot->found[i] & FB_FOUND_READABLE))
             sim_world_violation(world, "a lookup holds what is not readable");
@@ -390,8 +454,13 @@ static void check_deadline(struct sim_world *world, const struct sim_slot *slot)
 /* An operation has its result. */
 void sim_check_done(struct sim_world *world, struct sim_slot *slot)
 {
-    sim_world_note_faults(world);
     check_deadline(world, slot);
+    sim_check_result(world, slot);
+}
+
+void sim_check_result(struct sim_world *world, struct sim_slot *slot)
+{
+    sim_world_note_faults(world);
     switch (slot->op.kind) {
     case FB_OP_PUT:
         put_done(world, slot);
@@ -413,7 +482,7 @@ void sim_check_done(struct sim_world *world, struct sim_slot *slot)
         break;
     case FB_OP_HOLD_RELEASE:
         for (uint32_t i = 0; i < slot->op.n; i++)
-            unhold(world, slot->space, slot->lookup_keys[i]);
+            sim_check_release(world, slot->space, slot->lookup_keys[i]);
         break;
     default:
         break;

@@ -38,6 +38,7 @@ void sim_client_open(struct sim_world *world, struct sim_client *client)
     for (unsigned i = 0; i < world->knobs.slots; i++) {
         client->slots[i].state = SIM_FREE;
         client->slots[i].tick++;
+        client->slots[i].room = &client->rooms[i];
         if (!world->quiet && client->number < world->knobs.clients)
             sim_world_later(world, below(world, world->knobs.think_ns) + 1, client->number, i,
                             SIM_ACT_THINK, client->slots[i].tick);
@@ -90,7 +91,7 @@ static enum fb_op_kind draw_kind(struct sim_world *world)
 }
 
 /* The text of a key: short for most, of the greatest length for some. */
-static uint16_t key_text(uint32_t space, uint32_t key, uint8_t *text)
+uint16_t sim_client_key(uint32_t space, uint32_t key, uint8_t *text)
 {
     int used = snprintf((char *)text, FB_KEY_BYTES_MAX, "space-%u/key-%u", space, key);
     if (key % 20 != 7)
@@ -102,11 +103,12 @@ static uint16_t key_text(uint32_t space, uint32_t key, uint8_t *text)
 static struct fb_digest key_digest(struct sim_world *world, uint32_t space, uint32_t key)
 {
     uint8_t text[FB_KEY_BYTES_MAX];
-    uint16_t bytes = key_text(space, key, text);
+    uint16_t bytes = sim_client_key(space, key, text);
     return fb_digest_key(&world->spaces[space].secret, world->spaces[space].epoch, text, bytes);
 }
 
-static uint64_t draw_bytes(struct sim_world *world)
+/* The length of a value. */
+uint64_t sim_client_bytes(struct sim_world *world)
 {
     uint64_t most = world->knobs.value_bytes_max;
     switch (below(world, 4)) {
@@ -126,7 +128,7 @@ static void plan_put(struct sim_world *world, struct sim_slot *slot)
     struct fb_op *op = &slot->op;
     FB_ASSERT(world->version_count < SIM_VERSIONS_MAX);
     slot->version = world->version_count++;
-    op->value_bytes = draw_bytes(world);
+    op->value_bytes = sim_client_bytes(world);
     op->depth = (uint16_t)(slot->key % 64);
     if (sim_world_chance(world, world->knobs.upsert_ppm))
         op->flags |= FB_PUT_UPSERT;
@@ -196,8 +198,9 @@ static void plan_lookup(struct sim_world *world, struct sim_slot *slot)
 static void plan_space(struct sim_world *world, struct sim_slot *slot)
 {
     struct fb_op *op = &slot->op;
-    int used = snprintf((char *)slot->list, sizeof(slot->list), "model-%u", slot->space);
-    op->ns_fields = slot->list;
+    int used =
+        snprintf((char *)slot->room->list, sizeof(slot->room->list), "model-%u", slot->space);
+    op->ns_fields = slot->room->list;
     op->ns_fields_bytes = (uint32_t)used;
     fb_prng_fill(&world->prng, op->ns_secret, sizeof(op->ns_secret));
 }
@@ -220,8 +223,8 @@ static void plan(struct sim_world *world, struct sim_slot *slot)
         plan_space(world, slot);
         break;
     case FB_OP_LIST:
-        op->list_out = slot->list;
-        op->list_bytes = sizeof(slot->list);
+        op->list_out = slot->room->list;
+        op->list_bytes = sizeof(slot->room->list);
         break;
     default:
         break;
@@ -231,10 +234,8 @@ static void plan(struct sim_world *world, struct sim_slot *slot)
 static void begin(struct sim_world *world, struct sim_client *client, struct sim_slot *slot)
 {
     struct fb_op *op = &slot->op;
-    uint32_t tick = slot->tick;
-    memset(slot, 0, offsetof(struct sim_slot, runs));
-    memset(slot->run_count, 0, sizeof(slot->run_count));
-    slot->tick = tick;
+    memset(slot, 0, offsetof(struct sim_slot, tick));
+    memset(slot->room->run_count, 0, sizeof(slot->room->run_count));
     slot->seen = UINT32_MAX;
     slot->space = (uint32_t)below(world, SIM_SPACES);
     slot->key = (uint32_t)below(world, world->knobs.keys);
@@ -251,7 +252,7 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
     op->ns = space->handle;
     op->epoch = space->epoch;
     op->key = slot->keytext;
-    op->key_bytes = key_text(slot->space, slot->key, slot->keytext);
+    op->key_bytes = sim_client_key(slot->space, slot->key, slot->keytext);
     if (space->open)
         op->digest = fb_digest_key(&space->secret, op->epoch, op->key, op->key_bytes);
     slot->state = SIM_WAITING;
@@ -277,10 +278,8 @@ void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_
 {
     struct sim_slot *slot = &client->slots[0];
     struct fb_op *op = &slot->op;
-    uint32_t tick = slot->tick;
-    memset(slot, 0, offsetof(struct sim_slot, runs));
-    memset(slot->run_count, 0, sizeof(slot->run_count));
-    slot->tick = tick;
+    memset(slot, 0, offsetof(struct sim_slot, tick));
+    memset(slot->room->run_count, 0, sizeof(slot->room->run_count));
     slot->seen = UINT32_MAX;
     slot->space = space;
     slot->key = key;
@@ -292,7 +291,7 @@ void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_
     op->epoch = world->spaces[space].epoch;
     op->cookie = (uint64_t)client->number << 8;
     op->key = slot->keytext;
-    op->key_bytes = key_text(space, key, slot->keytext);
+    op->key_bytes = sim_client_key(space, key, slot->keytext);
     op->digest = fb_digest_key(&world->spaces[space].secret, op->epoch, op->key, op->key_bytes);
     slot->state = SIM_WAITING;
     slot->started = true;
@@ -367,8 +366,8 @@ static struct fb_identity identity(struct sim_world *world, struct sim_slot *slo
 }
 
 /* The leaves of one part. Leaves never span parts, and a part may be shorter than a leaf. */
-static uint64_t part_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes,
-                            uint64_t *leaves)
+uint64_t sim_client_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes,
+                           uint64_t *leaves)
 {
     static struct fb_sim_page pages[FB_LEAF_BYTES / FB_PAGE_BYTES];
     uint64_t count = 0;
@@ -394,7 +393,7 @@ static void commit(struct sim_world *world, struct sim_slot *slot)
         FB_ASSERT(parts < SIM_PARTS_MAX);
         uint64_t leaves[FB_LOG_LEAVES_MAX];
         uint32_t bytes = (uint32_t)(value.bytes - off < chunk ? value.bytes - off : chunk);
-        uint64_t count = part_leaves(&value, off, bytes, leaves);
+        uint64_t count = sim_client_leaves(&value, off, bytes, leaves);
         if (version->lie)
             leaves[0] ^= 1;
         struct fb_identity id = identity(world, slot, parts, bytes);

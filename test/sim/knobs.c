@@ -4,13 +4,16 @@
  */
 #include <string.h>
 
+#include "base/bits.h"
 #include "base/limits.h"
 #include "test/sim/world.h"
 
-#define OPERATIONS_MIN 1400
-#define OPERATIONS_MAX 1700
-#define HALF_PPM       500000
-#define QUARTER_PPM    250000
+#define OPERATIONS_MIN   1400
+#define OPERATIONS_MAX   1700
+#define HALF_PPM         500000
+#define QUARTER_PPM      250000
+#define WIRE_CLIENTS_MIN 4
+#define WIRE_SALT        UINT64_C(0x77697265)
 
 static uint64_t between(struct sim_world *world, uint64_t low, uint64_t high)
 {
@@ -120,6 +123,33 @@ static void draw_mishaps(struct sim_world *world)
     knobs->jump_ppm = sometimes(world, 800);
 }
 
+/* A third of the seeds; drawn apart, so that the others stay what they are. */
+static bool speaks(const struct sim_world *world)
+{
+    if (world->scripted || world->kind == SIM_KIND_DIRECT)
+        return false;
+    return world->kind == SIM_KIND_WIRE || fb_mix64(world->seed ^ WIRE_SALT) % 3 == 0;
+}
+
+static void draw_wire(struct sim_world *world)
+{
+    struct sim_knobs *knobs = &world->knobs;
+    knobs->wire = speaks(world);
+    if (!knobs->wire)
+        return;
+    knobs->break_ppm = sometimes(world, 3000);
+    knobs->stall_ppm = sometimes(world, 4000);
+    knobs->ask_ppm = (uint32_t)between(world, 0, 1000000);
+    /* One call at a time: with few clients and small batches nothing would get done. */
+    knobs->clients = (uint32_t)fb_max_u64(knobs->clients, WIRE_CLIENTS_MIN);
+    knobs->batch_max = (uint32_t)between(world, 3, 24);
+    knobs->ops_max = (uint32_t)between(world, 1, 32);
+    knobs->window_bytes = (uint32_t)FB_KIB(between(world, 1, 64));
+    knobs->heartbeat_ms = (uint32_t)(chance(world, HALF_PPM) ? between(world, 300, 10000) : 0);
+    knobs->wire_ns = between(world, 1, 2000) * FB_US_NS;
+    knobs->commit_delay_ns = chance(world, QUARTER_PPM) ? between(world, 1, 2500) * FB_MS_NS : 0;
+}
+
 /* Draws everything for world->seed. */
 void sim_knobs_draw(struct sim_world *world)
 {
@@ -141,6 +171,7 @@ void sim_knobs_draw(struct sim_world *world)
     knobs->think_ns = between(world, 1, 4000) * FB_US_NS;
     knobs->copy_ns = between(world, 1, 500) * FB_US_NS;
     knobs->deadline_ns = between(world, 200, 30000) * FB_MS_NS;
+    draw_wire(world);
 }
 
 /* A short load whose only fault is the power cut. */

@@ -27,6 +27,7 @@ struct options {
     unsigned jobs;
     uint64_t seconds;
     bool one, verbose, points, all;
+    enum sim_kind kind;
     const char *bug;
 };
 
@@ -39,7 +40,8 @@ struct outcome {
 
 static const char usage[] =
     "usage: fb-sim [--seeds N] [--from S] [--jobs J] [--seconds T] [--bug NAME] [--all]\n"
-    "       fb-sim --seed S [--verbose] [--bug NAME]\n"
+    "              [--clients wire|direct]\n"
+    "       fb-sim --seed S [--verbose] [--bug NAME] [--clients wire|direct]\n"
     "       fb-sim --crash-points [--from S] [--boundary B] [--verbose]\n"
     "  --seeds N       how many seeds (default 2000)\n"
     "  --from S        the first of them (default 1)\n"
@@ -49,6 +51,8 @@ static const char usage[] =
     "  --crash-points  cut a scripted load at every I/O boundary\n"
     "  --bug NAME      switch a planted bug on (test-hook builds): the run should find it\n"
     "  --all           print every counter, not just those that are zero\n"
+    "  --clients KIND  wire: clients speak the protocol in all seeds; direct: in none\n"
+    "                  (else in a third of them)\n"
     "exit codes: 0 nothing found, 1 a violation, 2 usage\n";
 
 static uint64_t number(const char *name, const char *text)
@@ -63,13 +67,32 @@ static uint64_t number(const char *name, const char *text)
     return value;
 }
 
+static enum sim_kind kind_of(const char *text)
+{
+    if (strcmp(text, "wire") == 0)
+        return SIM_KIND_WIRE;
+    if (strcmp(text, "direct") == 0)
+        return SIM_KIND_DIRECT;
+    fprintf(stderr, "fb-sim: --clients=%s is neither wire nor direct\n", text);
+    exit(EXIT_USAGE);
+}
+
 static void parse(int argc, char **argv, struct options *options)
 {
     static const struct option longs[] = {
-        {"seeds", 1, NULL, 'n'},        {"from", 1, NULL, 'f'}, {"seed", 1, NULL, 's'},
-        {"jobs", 1, NULL, 'j'},         {"bug", 1, NULL, 'b'},  {"verbose", 0, NULL, 'v'},
-        {"crash-points", 0, NULL, 'p'}, {"all", 0, NULL, 'a'},  {"seconds", 1, NULL, 't'},
-        {"boundary", 1, NULL, 'B'},     {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0},
+        {"seeds", 1, NULL, 'n'},
+        {"from", 1, NULL, 'f'},
+        {"seed", 1, NULL, 's'},
+        {"jobs", 1, NULL, 'j'},
+        {"bug", 1, NULL, 'b'},
+        {"verbose", 0, NULL, 'v'},
+        {"crash-points", 0, NULL, 'p'},
+        {"all", 0, NULL, 'a'},
+        {"seconds", 1, NULL, 't'},
+        {"boundary", 1, NULL, 'B'},
+        {"help", 0, NULL, 'h'},
+        {"clients", 1, NULL, 'c'},
+        {NULL, 0, NULL, 0},
     };
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     *options = (struct options){.seeds = 2000, .from = 1, .jobs = cores > 0 ? (unsigned)cores : 1};
@@ -106,6 +129,9 @@ static void parse(int argc, char **argv, struct options *options)
         case 'a':
             options->all = true;
             break;
+        case 'c':
+            options->kind = kind_of(optarg);
+            break;
         case 'h':
             fputs(usage, stdout);
             exit(0);
@@ -131,6 +157,7 @@ static int run_one(const struct options *options)
     memset(&report, 0, sizeof(report));
     struct sim_world *world = sim_world_new(&report);
     world->verbose = options->verbose;
+    world->kind = options->kind;
     int result = sim_world_run(world, options->seed);
     if (result != 0) {
         if (!options->verbose)
@@ -162,6 +189,7 @@ static void work(const struct options *options, unsigned job, int out)
     static struct outcome outcome;
     outcome.first_bad = UINT64_MAX;
     struct sim_world *world = sim_world_new(&outcome.report);
+    world->kind = options->kind;
     uint64_t begin = seconds_now(), said = begin;
     for (uint64_t i = job; i < options->seeds; i += options->jobs) {
         uint64_t seed = options->from + i;
@@ -198,6 +226,15 @@ static bool read_all(int in, void *to, size_t bytes)
     return true;
 }
 
+/* The line that replays a seed. */
+static void print_replay(const struct options *options, uint64_t seed)
+{
+    static const char *const kinds[] = {"", " CLIENTS=direct", " CLIENTS=wire"};
+    fprintf(stderr, "replay: make sim SEED=%llu%s%s%s\n", (unsigned long long)seed,
+            kinds[options->kind], options->bug != NULL ? " BUG=" : "",
+            options->bug != NULL ? options->bug : "");
+}
+
 /* Collects one worker. Returns 0, or 1 with the failure printed. */
 static int collect(const struct options *options, unsigned job, int in, struct sim_report *sum)
 {
@@ -205,19 +242,17 @@ static int collect(const struct options *options, unsigned job, int in, struct s
     if (!read_all(in, &outcome, sizeof(outcome))) {
         uint64_t last = seeds_at[job];
         fprintf(stderr,
-                "violation: a worker ended in seed %llu (assertion or sanitizer, see "
-                "above)\nreplay: make sim SEED=%llu%s%s\n",
-                (unsigned long long)last, (unsigned long long)last,
-                options->bug != NULL ? " BUG=" : "", options->bug != NULL ? options->bug : "");
+                "violation: a worker ended in seed %llu (assertion or sanitizer, see above)\n",
+                (unsigned long long)last);
+        print_replay(options, last);
         return 1;
     }
     sim_report_add(sum, &outcome.report);
     if (outcome.first_bad == UINT64_MAX)
         return 0;
-    fprintf(stderr, "violation: seed %llu: %s\nreplay: make sim SEED=%llu%s%s\n",
-            (unsigned long long)outcome.first_bad, outcome.violation,
-            (unsigned long long)outcome.first_bad, options->bug != NULL ? " BUG=" : "",
-            options->bug != NULL ? options->bug : "");
+    fprintf(stderr, "violation: seed %llu: %s\n", (unsigned long long)outcome.first_bad,
+            outcome.violation);
+    print_replay(options, outcome.first_bad);
     return 1;
 }
 

@@ -25,6 +25,8 @@ void sim_report_take(struct sim_world *world)
     struct fb_log_stats log;
     if (world->shard == NULL)
         return;
+    if (world->knobs.wire)
+        sim_wire_take_report(world);
     memset(&log, 0, sizeof(log));
     fb_shard_stats(world->shard, &stats);
     if (world->knobs.shard.devices != 0)
@@ -36,6 +38,7 @@ void sim_report_take(struct sim_world *world)
                   (unsigned long long)log.rot_descriptors, (unsigned long long)log.tombs_now,
                   (unsigned long long)log.segments_reclaimed, (unsigned long long)log.read_errors);
     report->reclaimed += log.segments_reclaimed;
+    world->reclaimed |= log.segments_reclaimed != 0;
     report->recovered += log.recovered_records;
     report->torn += log.torn_tail;
     report->rot += log.rot_descriptors;
@@ -53,6 +56,7 @@ void sim_report_take(struct sim_world *world)
 
 struct printer {
     bool all;
+    bool none; /* there were no seeds of this kind of clients */
     unsigned zeros;
 };
 
@@ -60,7 +64,7 @@ struct printer {
 static void line(struct printer *printer, const char *family, const char *name, uint64_t value,
                  bool must)
 {
-    if (must && value == 0) {
+    if (must && value == 0 && !printer->none) {
         printer->zeros++;
         printf("  %-12s %-24s %14llu  NEVER\n", family, name, (unsigned long long)value);
     } else if (printer->all) {
@@ -134,6 +138,70 @@ static void print_results(struct printer *printer, const struct sim_report *repo
 
 /* clang-format on */
 
+/* clang-format off: one counter a line */
+#define WIRE_LIST(X)     \
+    X(seeds)             \
+    X(connects)          \
+    X(opened)            \
+    X(refused)           \
+    X(open_failed)       \
+    X(hung_up)           \
+    X(broken_client)     \
+    X(broken_node)       \
+    X(broken_both)       \
+    X(silent)            \
+    X(named_ended)       \
+    X(lost_in_call)      \
+    X(proven_late)       \
+    X(suspects)          \
+    X(deaths)            \
+    X(stops)             \
+    X(jobs_put)          \
+    X(jobs_get)          \
+    X(jobs_unwanted)     \
+    X(jobs_late)         \
+    X(jobs_of_dead_node) \
+    X(commits)           \
+    X(frames_cut)        \
+    X(stalls)            \
+    X(twins)             \
+    X(abandoned)         \
+    X(lists_stopped)     \
+    X(short_buffers)     \
+    X(doubts)            \
+    X(settled)           \
+    X(releases_wanted)   \
+    X(late_frames)       \
+    X(cancels)           \
+    X(gets_queued)
+
+/* clang-format on */
+
+/* Of clients that speak the protocol. */
+static void print_wire(struct printer *printer, const struct sim_wire_report *report)
+{
+    static const char *const kinds[SIM_CALL_KINDS] = {"put",          "get",    "exists",
+                                                      "hold_release", "remove", "wait",
+                                                      "drop",         "bump",   "refresh",
+                                                      "explain",      "list",   "status"};
+    for (int kind = 0; kind < SIM_CALL_KINDS; kind++) {
+        line(printer, "wire calls", kinds[kind], report->calls[kind], true);
+        line(printer, "wire items", kinds[kind], report->items[kind], true);
+        for (int i = 0; i < FB_RESULT_COUNT; i++)
+            if (report->results[kind][i] != 0 || fb_result_at(i) == FB_OK)
+                line(printer, kinds[kind], fb_result_name(fb_result_at(i)),
+                     report->results[kind][i], true);
+    }
+    static const int puts[] = {FB_OK,       FB_EXISTS,        FB_TOO_BIG, FB_STALE_EPOCH,
+                               FB_DEADLINE, FB_SHUTTING_DOWN, FB_REMOVED, FB_CONNECTION};
+    for (size_t i = 0; i < sizeof(puts) / sizeof(puts[0]); i++)
+        line(printer, "wire must", fb_result_name(puts[i]),
+             report->results[0][fb_result_index(puts[i])], true);
+#define X(name) line(printer, "wire", #name, report->name, true);
+    WIRE_LIST(X)
+#undef X
+}
+
 /* Prints it; returns how many counters that must not be zero are. */
 unsigned sim_report_print(const struct sim_report *report, bool all)
 {
@@ -141,6 +209,9 @@ unsigned sim_report_print(const struct sim_report *report, bool all)
                                                   "throttled", "full",       "fenced"};
     struct printer printer = {.all = all};
     print_faults(&printer, &report->faults);
+    printer.none = report->wire.seeds == 0;
+    print_wire(&printer, &report->wire);
+    printer.none = report->wire.seeds == report->seeds;
     print_results(&printer, report);
     for (int i = 0; i < SIM_STATES; i++)
         line(&printer, "tier", tiers[i], report->tier[i], true);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/bits.h"
 #include "base/region.h"
 
 #define ROUNDS_MAX      100000 /* of one pump: more is a live-lock */
@@ -43,6 +44,7 @@ struct sim_world *sim_world_new(struct sim_report *report)
     struct sim_world *world = calloc(1, sizeof(*world));
     FB_ASSERT(world != NULL);
     world->report = report;
+    world->wire = sim_wire_new();
     world->versions = calloc(SIM_VERSIONS_MAX, sizeof(*world->versions));
     world->memory_bytes = MEMORY_MAX;
     world->meta_bytes = META_MAX;
@@ -54,6 +56,7 @@ struct sim_world *sim_world_new(struct sim_report *report)
 
 void sim_world_free(struct sim_world *world)
 {
+    sim_wire_free(world->wire);
     free(world->versions);
     free(world->memory);
     free(world->meta);
@@ -78,7 +81,9 @@ static void start_node(struct sim_world *world)
     fb_shard_start(world->shard, sim_world_clock(world), wall_ms(world), false);
     world->up = true;
     world->draining = false;
-    for (unsigned i = 0; i <= world->knobs.clients; i++)
+    if (world->knobs.wire)
+        sim_wire_start(world);
+    for (unsigned i = 0; i <= world->knobs.clients && !world->knobs.wire; i++)
         sim_client_open(world, &world->clients[i]);
     sim_world_say(world, "node starts");
 }
@@ -93,6 +98,8 @@ static void stop_node(struct sim_world *world)
     world->up = false;
     world->shard = NULL;
     world->crashes++;
+    if (world->knobs.wire)
+        sim_wire_crash(world);
     memset(world->meta, 0xdb, world->meta_bytes < FB_MIB(1) ? world->meta_bytes : FB_MIB(1));
     sim_world_later(world, fb_prng_between(&world->prng, 1, 200) * FB_MS_NS, 0, 0, SIM_ACT_RESTART,
                     0);
@@ -209,7 +216,10 @@ static void act(struct sim_world *world, uint64_t item)
         heal(world);
         break;
     default:
-        if (world->up)
+        if (world->knobs.wire)
+            sim_wire_act(world, (unsigned)(item >> 16 & 0xffff), (unsigned)(item >> 8 & 0xff), what,
+                         (uint32_t)(item >> 32));
+        else if (world->up)
             sim_client_act(world, (unsigned)(item >> 16 & 0xffff), (unsigned)(item >> 8 & 0xff),
                            what, (uint32_t)(item >> 32));
         break;
@@ -227,7 +237,10 @@ static bool pump_once(struct sim_world *world)
     world->events += count;
     moved |= count != 0;
     unsigned bits;
+    if (world->knobs.wire)
+        moved |= sim_wire_pump(world);
     for (struct fb_op *op; (op = fb_shard_take_event(world->shard, &bits)) != NULL; moved = true) {
+        FB_ASSERT(!world->knobs.wire); /* they are the server's */
         world->events++;
         sim_answer(world, op, bits);
     }
@@ -269,14 +282,11 @@ static uint64_t next_ns(struct sim_world *world)
     uint64_t device = fb_sim_next_ns(world->sim);
     if (device < next)
         next = device;
-    if (world->up) {
-        uint64_t timer = fb_shard_next_ns(world->shard);
-        if (timer != UINT64_MAX) {
-            timer = timer > world->jump_ns ? timer - world->jump_ns : 0;
-            if (timer < next)
-                next = timer;
-        }
-    }
+    uint64_t timer = world->up ? fb_shard_next_ns(world->shard) : UINT64_MAX;
+    if (world->knobs.wire)
+        timer = fb_min_u64(timer, sim_wire_next_ns(world));
+    if (timer != UINT64_MAX)
+        next = fb_min_u64(next, fb_sub_floored(timer, world->jump_ns));
     return next < world->now_ns ? world->now_ns : next;
 }
 
@@ -298,6 +308,10 @@ static bool step(struct sim_world *world)
     world->now_ns = next;
     fb_sim_advance(world->sim, next);
     sim_world_pump(world);
+    if (world->knobs.wire) {
+        sim_wire_tick(world);
+        sim_world_pump(world);
+    }
     struct fb_heap_entry entry;
     if (fb_heap_pop_due(&world->heap, next, &entry)) {
         world->events++;
@@ -359,6 +373,8 @@ static bool clients_quiet(struct sim_world *world)
 {
     if (!world->up)
         return false;
+    if (world->knobs.wire)
+        return sim_wire_is_quiet(world);
     for (unsigned i = 0; i <= world->knobs.clients; i++)
         if (!sim_client_is_quiet(&world->clients[i]))
             return false;
@@ -367,6 +383,8 @@ static bool clients_quiet(struct sim_world *world)
 
 static bool peers_idle(struct sim_world *world)
 {
+    if (world->knobs.wire)
+        return sim_wire_is_gone(world);
     for (unsigned i = 0; i <= world->knobs.clients; i++)
         if (world->clients[i].open && !fb_shard_peer_idle(&world->clients[i].peer))
             return false;
@@ -404,6 +422,19 @@ static void read_back(struct sim_world *world)
         }
 }
 
+/* The same where clients speak the protocol: first nothing may be left of what they came back
+ * from. */
+static void wire_read_back(struct sim_world *world)
+{
+    if (!run_until(world, sim_wire_is_clean, world->now_ns + START_LIMIT_NS)) {
+        sim_world_violation(world, "a session stays although its client has come back");
+        return;
+    }
+    sim_wire_audit(world);
+    if (!run_until(world, sim_wire_is_audited, world->now_ns + START_LIMIT_NS))
+        sim_world_violation(world, "a read does not end although nothing fails");
+}
+
 /* Faults off: everything must end by its deadline, and all memory must come back. */
 static void liveness(struct sim_world *world)
 {
@@ -419,9 +450,16 @@ static void liveness(struct sim_world *world)
         sim_world_violation(world, "operations do not end although nothing fails");
         return;
     }
-    read_back(world);
-    for (unsigned i = 0; i <= world->knobs.clients && world->violation[0] == '\0'; i++)
+    if (world->knobs.wire)
+        wire_read_back(world);
+    else
+        read_back(world);
+    if (world->violation[0] != '\0')
+        return;
+    for (unsigned i = 0; i <= world->knobs.clients && !world->knobs.wire; i++)
         sim_client_end(world, &world->clients[i]);
+    if (world->knobs.wire)
+        sim_wire_end(world);
     sim_world_pump(world);
     if (!run_until(world, peers_idle, world->now_ns + START_LIMIT_NS)) {
         sim_world_violation(world, "a dead peer's memory does not come back");
@@ -444,7 +482,11 @@ static void reset(struct sim_world *world, uint64_t seed)
     void *memory = world->memory, *meta = world->meta;
     struct sim_version *versions = world->versions;
     bool verbose = world->verbose;
+    enum sim_kind kind = world->kind;
+    struct sim_wire *wire = world->wire;
     memset(world, 0, sizeof(*world));
+    world->kind = kind;
+    world->wire = wire;
     world->report = report;
     world->memory = memory;
     world->meta = meta;
@@ -484,6 +526,8 @@ static void prepare(struct sim_world *world)
     world->operations_left = knobs->operations;
     for (unsigned i = 0; i <= knobs->clients; i++)
         world->clients[i].number = i;
+    if (knobs->wire)
+        sim_wire_prepare(world);
 }
 
 static int run_prepared(struct sim_world *world)
@@ -496,6 +540,8 @@ static int run_prepared(struct sim_world *world)
     if (world->violation[0] == '\0')
         liveness(world);
     sim_report_take(world);
+    if (world->knobs.wire)
+        sim_wire_close(world);
     fb_sim_counts_add(&world->report->faults, fb_sim_get_counts(world->sim));
     world->report->seeds++;
     world->report->events += world->events;

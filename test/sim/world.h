@@ -8,6 +8,7 @@
  * answer.c   what a client does with each event of the shard
  * checker.c  the contract, from calls and answers alone
  * trace.c    the last lines of what happened, and the violation
+ * wire*.c    the second kind of clients: they speak the protocol to the node's sessions
  * report.c   counters over many seeds
  * points.c   every crash point of a scripted load
  * main.c     options, workers, replay lines
@@ -38,6 +39,7 @@
 #define SIM_TEXT_MAX     256
 #define SIM_TRACE_LINES  400
 #define SIM_STATES       6 /* of the tier */
+#define SIM_CALL_KINDS   12
 
 /* How long after its deadline an operation may still be without its answer. */
 #define SIM_BOUND_NS (2 * FB_SEC_NS)
@@ -100,14 +102,25 @@ struct sim_slot {
     uint32_t seen;          /* GET: version that the bytes show; UINT32_MAX: none yet */
     uint64_t seen_bytes;
     bool seen_bad;
+    struct fb_sim_page wrong; /* seen_bad: what was there instead */
+    bool twin;                /* PUT: stands for an earlier item of its batch */
+    uint64_t hold_until_ns;   /* GET: held */
+    uint32_t spoiled;         /* LOOKUP: keys whose hold may be gone before the answer comes */
+    uint64_t wire_op;         /* its number on the wire, once known */
     uint8_t keytext[FB_KEY_BYTES_MAX];
     uint32_t lookup_keys[SIM_LOOKUP_MAX];
     struct fb_digest digests[SIM_LOOKUP_MAX];
     uint8_t found[SIM_LOOKUP_MAX];
+    /* ---- from here on it is not cleared between operations ---- */
+    uint32_t tick;         /* makes old heap items void */
+    struct sim_room *room; /* of a client that drives the shard itself */
+};
+
+/* What such a client needs memory for. */
+struct sim_room {
     uint8_t list[8192];
     struct fb_io_vec runs[FB_GET_WINDOW][SIM_RUNS_MAX];
     unsigned run_count[FB_GET_WINDOW];
-    uint32_t tick; /* makes old heap items void */
 };
 
 enum sim_life {
@@ -123,6 +136,7 @@ struct sim_client {
     bool open;
     uint32_t number;
     struct sim_slot slots[SIM_SLOTS_MAX];
+    struct sim_room rooms[SIM_SLOTS_MAX];
 };
 
 struct sim_hold {
@@ -140,8 +154,24 @@ struct sim_knobs {
     uint32_t late_ppm, stop_ppm, death_ppm, lie_ppm, upsert_ppm, cancel_ppm, late_commit_ppm;
     uint32_t crash_ppm, power_ppm, drain_ppm, room_ppm, floor_ppm, damage_ppm, jump_ppm;
     uint64_t think_ns, copy_ns, deadline_ns;
+    /* clients that speak the protocol */
+    bool wire;
+    uint32_t break_ppm, stall_ppm, ask_ppm, batch_max, ops_max, window_bytes, heartbeat_ms;
+    uint64_t wire_ns, commit_delay_ns;
     bool faults; /* the device fails */
     bool liars;  /* the device does not do what it answered */
+};
+
+/* What clients that speak the protocol exercised. */
+struct sim_wire_report {
+    uint64_t seeds;
+    uint64_t calls[SIM_CALL_KINDS], items[SIM_CALL_KINDS];
+    uint64_t results[SIM_CALL_KINDS][FB_RESULT_COUNT];
+    uint64_t connects, opened, refused, open_failed, hung_up, broken_client, broken_node,
+        broken_both, silent, named_ended, lost_in_call, proven_late, suspects, deaths, stops;
+    uint64_t jobs_put, jobs_get, jobs_unwanted, jobs_late, jobs_of_dead_node, commits, late_commits;
+    uint64_t frames_cut, stalls, twins, abandoned, lists_stopped, doubts, settled, releases_wanted,
+        late_frames, cancels, gets_queued, short_buffers;
 };
 
 /* What a run, and the sum of many, exercised. */
@@ -159,11 +189,23 @@ struct sim_report {
     uint64_t recovered, torn, rot, stale, tombs, copied, room_episodes, floor_episodes, damages,
         jumps;
     struct fb_sim_counts faults;
+    struct sim_wire_report wire;
 };
+
+/* Which kind of clients a seed has. */
+enum sim_kind {
+    SIM_KIND_DRAWN,
+    SIM_KIND_DIRECT,
+    SIM_KIND_WIRE
+};
+
+struct sim_wire;
 
 struct sim_world {
     uint64_t seed;
     bool verbose;
+    enum sim_kind kind;
+    struct sim_wire *wire; /* of seeds whose clients speak the protocol */
     struct fb_prng prng;
     struct sim_knobs knobs;
     uint64_t now_ns;  /* of the simulation */
@@ -175,6 +217,7 @@ struct sim_world {
     enum fb_sim_cut cut;
     uint64_t cut_seed;
     bool cut_due;
+    bool reclaimed;           /* by a node that is gone */
     bool up, draining, quiet; /* quiet: the last phase, no new faults and operations */
     void *memory, *meta;
     size_t memory_bytes, meta_bytes;
@@ -210,7 +253,15 @@ enum sim_act {
     SIM_ACT_RETURN,
     SIM_ACT_RESTART,
     SIM_ACT_CHANCE,
-    SIM_ACT_HEAL
+    SIM_ACT_HEAL,
+    /* of clients that speak the protocol */
+    SIM_ACT_ARRIVE,
+    SIM_ACT_CONNECT,
+    SIM_ACT_CALL,
+    SIM_ACT_WORK,
+    SIM_ACT_RESUME,
+    SIM_ACT_BURY,
+    SIM_ACT_REBIRTH
 };
 
 /* knobs.c */
@@ -248,6 +299,11 @@ void sim_client_read(struct sim_world *world, struct sim_client *client, uint32_
                      uint32_t key);
 bool sim_client_is_quiet(const struct sim_client *client);
 void sim_client_end(struct sim_world *world, struct sim_client *client);
+/* What clients of both kinds draw. */
+uint16_t sim_client_key(uint32_t space, uint32_t key, uint8_t *text);
+uint64_t sim_client_bytes(struct sim_world *world);
+uint64_t sim_client_leaves(const struct fb_sim_value *value, uint64_t off, uint64_t bytes,
+                           uint64_t *leaves);
 
 /* answer.c */
 void sim_answer(struct sim_world *world, struct fb_op *op, unsigned events);
@@ -262,6 +318,46 @@ void sim_check_crash(struct sim_world *world);
 void sim_check_page(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
                     uint64_t value_page);
 void sim_check_accounts(struct sim_world *world);
+/* sim_check_done() but for the deadline. */
+void sim_check_result(struct sim_world *world, struct sim_slot *slot);
+/* A page that a reader was given, who may yet find it bad: it counts if the get ends well. */
+void sim_check_note(struct sim_world *world, struct sim_slot *slot, struct fb_sim_page page,
+                    uint64_t value_page);
+/* The epoch that a client was told. `first`: since the node started. */
+void sim_check_epoch(struct sim_world *world, uint32_t space, uint64_t epoch, bool first);
+/* Operations without a certain answer can change nothing any more. */
+void sim_check_settle(struct sim_world *world, uint32_t space, uint32_t key, uint32_t puts,
+                      uint32_t commits, uint32_t removes);
+/* Loads of the holds on a key are about to be given back. */
+void sim_check_release(struct sim_world *world, uint32_t space, uint32_t key);
+
+/* wire.c */
+struct sim_wire *sim_wire_new(void);
+void sim_wire_free(struct sim_wire *wire);
+/* Before the first start, and after the end, of a seed. */
+void sim_wire_prepare(struct sim_world *world);
+void sim_wire_close(struct sim_world *world);
+/* The node starts, is gone. */
+void sim_wire_start(struct sim_world *world);
+void sim_wire_crash(struct sim_world *world);
+void sim_wire_take_report(struct sim_world *world);
+/* True if anything moved. */
+bool sim_wire_pump(struct sim_world *world);
+/* Clients' timers; they run on while the node is away. */
+void sim_wire_tick(struct sim_world *world);
+uint64_t sim_wire_next_ns(const struct sim_world *world);
+void sim_wire_act(struct sim_world *world, unsigned client, unsigned slot, enum sim_act act,
+                  uint32_t tick);
+/* A key's state is about to change: marks operations under way. */
+void sim_wire_touch(struct sim_world *world, uint32_t space, uint32_t key);
+/* The last phase: quiet clients; sessions that clients came back from are gone; everything is read
+ * back; all end. */
+bool sim_wire_is_quiet(struct sim_world *world);
+bool sim_wire_is_clean(struct sim_world *world);
+void sim_wire_audit(struct sim_world *world);
+bool sim_wire_is_audited(struct sim_world *world);
+void sim_wire_end(struct sim_world *world);
+bool sim_wire_is_gone(struct sim_world *world);
 
 /* report.c */
 void sim_report_add(struct sim_report *sum, const struct sim_report *one);
