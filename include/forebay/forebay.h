@@ -185,8 +185,8 @@ struct fb_put_item {
  * Results of a key: FB_OK, FB_EXISTS, FB_BUSY, FB_QUOTA, FB_TOO_BIG, FB_BAD_KEY, FB_BAD_ARGUMENT
  * (no bytes; a mode, class or flag that does not exist), FB_STALE_EPOCH, FB_IO, FB_DEADLINE,
  * FB_NOT_PERSISTED ("through", and the SSD did not take it in time: it is cached), FB_REMOVED,
- * FB_BAD_CHECKSUM (the caller changed the bytes meanwhile), FB_SHUTTING_DOWN, FB_CONNECTION,
- * FB_PROTOCOL, FB_INTERNAL.
+ * FB_BAD_CHECKSUM (the caller changed the bytes meanwhile), FB_GRANT_EXPIRED (the bytes did not
+ * come for too long), FB_SHUTTING_DOWN, FB_CONNECTION, FB_PROTOCOL, FB_INTERNAL.
  *
  * Returns 0 when each key has its result; or, with nothing asked, what fb_client_open() can return
  * for a connection, or FB_BAD_ARGUMENT (a handle without namespace), FB_DEADLINE (no connection
@@ -343,7 +343,8 @@ int fb_wait_persisted(struct fb_client *client, struct fb_key_item *items, size_
 
 /*
  * Writes the values to SSD and drops their copies in DRAM, so that the next get reads the device:
- * for `doctor` and tests. Results and return as fb_wait_persisted().
+ * for `doctor` and tests. Results and return as fb_wait_persisted(); also FB_BUSY: the value is in
+ * use.
  */
 int fb_drop_dram(struct fb_client *client, struct fb_key_item *items, size_t count,
                  uint32_t timeout_ms);
