@@ -54,11 +54,13 @@ LDFLAGS += $(EXTRA_LDFLAGS)
 # ---- sources -------------------------------------------------------------------------------
 
 LIB_FOLDERS    := base engine proto io node client
-SHARED_FOLDERS := base proto io client
+SHARED_FOLDERS := base proto client
 PROGRAMS       := sim sweep crash demo bench
 
 lib_src    := $(foreach d,$(LIB_FOLDERS),$(wildcard src/$(d)/*.c))
-shared_src := $(foreach d,$(SHARED_FOLDERS),$(wildcard src/$(d)/*.c))
+# The client's half: without the node's side of the protocol, which calls the engine.
+node_proto := $(wildcard src/proto/server*.c src/proto/session*.c src/proto/outbox.c)
+shared_src := $(filter-out $(node_proto),$(foreach d,$(SHARED_FOLDERS),$(wildcard src/$(d)/*.c)))
 server_src := $(wildcard src/server/*.c)
 cli_src    := $(wildcard src/cli/*.c)
 help_src   := $(wildcard test/lib/*.c)
@@ -85,15 +87,17 @@ daemon     := $(if $(server_src),$(B)/forebayd)
 cli        := $(if $(cli_src),$(B)/forebay)
 map        := $(wildcard src/client/forebay.map)
 map_flag   := $(addprefix -Wl$(,)--version-script=,$(map))
+soname     := libforebay.so.0
 shared     := $(if $(filter plain hooks,$(BUILD)),$(B)/libforebay.so)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SECONDARY:
 .PHONY: all run objects units fuzzers test demo sim sweep crash fuzz corpora bench check-clang format tidy \
-        setup clean help
+        install setup clean help
 
-all: $(lib) $(helpers) $(shared) $(daemon) $(cli) $(programs) $(units)
+# Unit tests ask for planted bugs and faults, which the build that is shipped does not have.
+all: $(lib) $(helpers) $(shared) $(daemon) $(cli) $(programs) $(if $(filter plain,$(BUILD)),,$(units))
 # What is needed to run a node and the programs that prove it, without the unit tests.
 run: $(shared) $(daemon) $(cli) $(programs) ; @:
 objects: $(call objects,$(all_src)) ; @:
@@ -123,10 +127,13 @@ $(eval $(call archive_rule,$(server_lib),$(filter-out src/server/main.c,$(server
 .PHONY: FORCE
 FORCE:
 
-$(B)/libforebay.so: $(call objects,$(shared_src)) $(map) $(lib).list
+$(B)/$(soname): $(call objects,$(shared_src)) $(map) $(lib).list
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared $(LDFLAGS) $(map_flag) \
-	    -Wl,-soname,libforebay.so.0 -o $@ $(filter %.o,$^) $(LDLIBS)
+	$(Q)$(CC) -shared $(LDFLAGS) $(map_flag) -Wl,-z,defs \
+	    -Wl,-soname,$(soname) -o $@ $(filter %.o,$^) $(LDLIBS)
+# The name to link with; the one above is what a program looks for when it starts.
+$(B)/libforebay.so: $(B)/$(soname)
+	$(Q)ln -sf $(soname) $@
 
 link = $(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
@@ -218,6 +225,18 @@ format:
 tidy:
 	$(Q)tools/tidy
 
+# The daemon, the command, the library with its header, and a file for pkg-config.
+PREFIX ?= /usr/local
+install: $(daemon) $(cli) $(shared)
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig \
+	    $(DESTDIR)$(PREFIX)/include/forebay
+	$(Q)install -m 755 $(daemon) $(cli) $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 755 $(B)/$(soname) $(DESTDIR)$(PREFIX)/lib
+	$(Q)ln -sf $(soname) $(DESTDIR)$(PREFIX)/lib/libforebay.so
+	$(Q)install -m 644 include/forebay/*.h $(DESTDIR)$(PREFIX)/include/forebay
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|' src/client/forebay.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/forebay.pc
+
 setup:
 	$(Q)tools/setup
 
@@ -235,5 +254,6 @@ help:
 	@echo 'make bench              figures beside fio, memcpy, Redis'
 	@echo 'make check-clang        compile everything with clang as well'
 	@echo 'make format | tidy      apply the formatter | check the rules of the house'
+	@echo 'make install PREFIX=p   the daemon, the command, the library, its header (DESTDIR=d)'
 	@echo 'make setup | clean      install packages | delete build/'
 	@echo 'V=1 shows commands. JOBS=n limits parallel compiles.'

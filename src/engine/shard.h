@@ -244,8 +244,8 @@ const char *fb_shard_start_error(const struct fb_shard *shard);
 
 /* Only the first `bytes` of the pool may be granted (pools are faulted in behind). Grows only. */
 void fb_shard_pool_faulted(struct fb_shard *shard, uint64_t bytes);
-/* No more of the pool will come: what was faulted is all there is. Until then, or until all of it is
- * faulted, nothing that is in DRAM only is evicted for want of memory. */
+/* No more of the pool will come: what was faulted is all there is. Until then, or until all of it
+ * is faulted, nothing that is in DRAM only is evicted for want of memory. */
 void fb_shard_pool_whole(struct fb_shard *shard);
 
 /* Makes a peer, whose cookie is kept. From here to fb_shard_peer_idle() the struct belongs to the

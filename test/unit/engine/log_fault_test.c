@@ -298,7 +298,10 @@ static void the_newer_copy_is_lost(void **state)
 {
     (void)state;
     struct rig *rig = open_started((struct rig_options){.seed = 12});
-    enum { NEWER, OLDER };
+    enum {
+        NEWER,
+        OLDER
+    };
     uint64_t block[FB_LOG_SUPER_COPIES];
     uint8_t old[FB_LOG_SUPER_COPIES][FB_BLOCK_BYTES];
     for (uint32_t i = 0; i < FB_LOG_SUPER_COPIES; i++) {
