@@ -57,22 +57,22 @@
 #define FB_LOG_SEGMENT_STEP     16
 /* So many writes of the superblock may a copy that cannot be read be ahead of the one that can. */
 #define FB_LOG_SUPER_AHEAD_MAX 1024
-#define FB_LOG_SEGMENT_LOW      4
-#define FB_LOG_COPIES_MAX       16  /* records that the owner copies at a time */
-#define FB_LOG_TOMB_COPIES      16  /* tombstones that the log copies at a time */
-#define FB_LOG_COPY_PERCENT     50  /* of a segment at most is copied forward */
-#define FB_LOG_FORCED_PERCENT   85  /* the same, if nothing better was found in a whole round */
-#define FB_LOG_WISH_PERCENT     25  /* the same, when what is only worth it is copied too */
-#define FB_LOG_VICTIM_TRIES     4   /* victims looked at before one over the budget is taken */
-#define FB_LOG_ROUND_SHARE      8   /* a round ends when 1/8 of the segments were given up in it */
-#define FB_LOG_TURN_RECORDS     512 /* records looked at in one turn of reclaim */
-#define FB_LOG_ERROR_TEXT       256
+#define FB_LOG_SEGMENT_LOW     4
+#define FB_LOG_COPIES_MAX      16  /* records that the owner copies at a time */
+#define FB_LOG_TOMB_COPIES     16  /* tombstones that the log copies at a time */
+#define FB_LOG_COPY_PERCENT    50  /* of a segment at most is copied forward */
+#define FB_LOG_FORCED_PERCENT  85  /* the same, if nothing better was found in a whole round */
+#define FB_LOG_WISH_PERCENT    25  /* the same, when what is only worth it is copied too */
+#define FB_LOG_VICTIM_TRIES    4   /* victims looked at before one over the budget is taken */
+#define FB_LOG_ROUND_SHARE     8   /* a round ends when 1/8 of the segments were given up in it */
+#define FB_LOG_TURN_RECORDS    512 /* records looked at in one turn of reclaim */
+#define FB_LOG_ERROR_TEXT      256
 
-#define FB_LOG_PROOF_NS         FB_SEC_NS /* idle so long: an empty unit says what is durable */
-#define FB_LOG_RETRY_MIN_NS     (50 * FB_MS_NS) /* back-off after "no space" and after errors */
-#define FB_LOG_RETRY_MAX_NS     (5 * FB_SEC_NS)
-#define FB_LOG_COPY_WAIT_NS     (10 * FB_SEC_NS)  /* the owner's time for copying forward */
-#define FB_LOG_FORGIVE_NS       (600 * FB_SEC_NS) /* one error is forgotten in this time */
+#define FB_LOG_PROOF_NS        FB_SEC_NS /* idle so long: an empty unit says what is durable */
+#define FB_LOG_RETRY_MIN_NS    (50 * FB_MS_NS) /* back-off after "no space" and after errors */
+#define FB_LOG_RETRY_MAX_NS    (5 * FB_SEC_NS)
+#define FB_LOG_COPY_WAIT_NS    (10 * FB_SEC_NS)  /* the owner's time for copying forward */
+#define FB_LOG_FORGIVE_NS      (600 * FB_SEC_NS) /* one error is forgotten in this time */
 
 /* Kinds of requests, in the lower half of the cookie. */
 enum fb_log_req {
