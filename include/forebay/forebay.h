@@ -127,6 +127,12 @@ void fb_client_close(struct fb_client *client);
 /* True if the handle's newest connection uses shared memory. Never blocks on the node. */
 bool fb_client_uses_shm(struct fb_client *client);
 
+/*
+ * The largest value, in bytes, that the node takes: above it a put is FB_TOO_BIG. As the node said
+ * to the handle's newest connection; a restart with other settings changes it. Never blocks.
+ */
+uint64_t fb_client_value_bytes_max(struct fb_client *client);
+
 /* ---- put ---- */
 
 /* A piece of memory. A value may lie in many of them; the split at put and at get may differ. */

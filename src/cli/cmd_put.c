@@ -1,15 +1,18 @@
 /* forebay put: values from files, in batches that fit into memory. */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "base/limits.h"
+#include "base/size.h"
 #include "cli/cli.h"
 
 #define READ_STEP_BYTES FB_MIB(1)
+#define STATUS_BYTES    FB_KIB(64)
 
 struct value {
     uint8_t *key;
@@ -84,8 +87,53 @@ static void free_values(struct value *values, size_t count)
     }
 }
 
-static int report(const struct fb_cli_args *args, const struct fb_put_item *item)
+/* The setting of the node that makes the limit of a value, and what to do about it. */
+static const struct {
+    const char *set_by, *cure;
+} cures[] = {
+    {"pool", "set by --pool: a larger pool"},
+    {"ssd-cap", "a quarter of --ssd-cap: a larger cap"},
+    {"index-entries", "set by --index-entries: more entries"},
+    {"format", "the limit of the format: cut it into several values"},
+};
+
+/* Asks the node what makes its limit. */
+static const char *cure_of_limit(struct fb_client *client, uint32_t timeout_ms)
 {
+    static char text[STATUS_BYTES];
+    const char *cure = "see value_bytes_max_set_by in 'forebay status'";
+    if (fb_status(client, text, sizeof(text), NULL, timeout_ms) != FB_OK)
+        return cure;
+    json_t *root = json_loads(text, 0, NULL);
+    const char *set_by = json_string_value(json_object_get(root, "value_bytes_max_set_by"));
+    for (size_t i = 0; set_by != NULL && i < FB_ARRAY_COUNT(cures); i++) {
+        if (strcmp(set_by, cures[i].set_by) == 0)
+            cure = cures[i].cure;
+    }
+    json_decref(root);
+    return cure;
+}
+
+static int report_too_big(const struct fb_cli_args *args, struct fb_client *client,
+                          const struct fb_put_item *item)
+{
+    char size[FB_SIZE_TEXT_BYTES], limit[FB_SIZE_TEXT_BYTES];
+    uint64_t most = fb_client_value_bytes_max(client);
+    fb_cli_progress_end();
+    fprintf(stderr, "forebay: ");
+    fb_cli_print_key(stderr, args, item->key, item->key_bytes);
+    fprintf(stderr, ": TOO_BIG: %zu bytes (%s); this node takes values of up to %llu (%s), %s\n",
+            item->bufs[0].len, fb_size_print(size, sizeof(size), item->bufs[0].len),
+            (unsigned long long)most, fb_size_print(limit, sizeof(limit), most),
+            cure_of_limit(client, args->timeout_ms));
+    return fb_cli_code(item->result);
+}
+
+static int report(const struct fb_cli_args *args, struct fb_client *client,
+                  const struct fb_put_item *item)
+{
+    if (item->result == FB_TOO_BIG)
+        return report_too_big(args, client, item);
     if (item->result < 0) {
         fb_cli_key_error(args, item->key, item->key_bytes, item->result, item->reason);
         return fb_cli_code(item->result);
@@ -124,7 +172,7 @@ static int put_values(const struct fb_cli_args *args, struct fb_client *client,
     (void)fb_put_batch(client, items, count, args->timeout_ms);
     int code = FB_CLI_OK;
     for (size_t i = 0; i < count; i++)
-        code = fb_cli_worse(code, report(args, &items[i]));
+        code = fb_cli_worse(code, report(args, client, &items[i]));
     free(items);
     return code;
 }

@@ -241,6 +241,8 @@ int fb_client_handle_borrow(struct fb_client *client, uint64_t deadline_ns,
         result = open_conn(client, client->lent[place].conn, deadline_ns);
     if (result == FB_OK) {
         *out = client->lent[place].conn;
+        atomic_store(&client->value_bytes_max,
+                     fb_proto_client_welcome((*out)->proto)->value_bytes_max);
         return FB_OK;
     }
     const struct fb_client_conn *conn = client->lent[place].conn;
@@ -363,4 +365,9 @@ bool fb_client_uses_shm(struct fb_client *client)
     bool uses = client->maps.first != NULL;
     pthread_mutex_unlock(&client->lock);
     return uses;
+}
+
+uint64_t fb_client_value_bytes_max(struct fb_client *client)
+{
+    return atomic_load(&client->value_bytes_max);
 }

@@ -34,6 +34,7 @@ struct fb_client {
     uint32_t connect_timeout_ms;
     bool has_namespace;
     uint64_t epoch;
+    _Atomic uint64_t value_bytes_max; /* as the newest connection's node said */
     uint32_t connections_max;
     struct fb_client_lent lent[FB_CONNECTIONS_MAX];
 };

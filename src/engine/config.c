@@ -226,6 +226,15 @@ static void make_lists(struct fb_shard *shard, struct fb_region *region)
         fb_list_init(&shard->waits[i]);
 }
 
+/* A limit on values counts if it is below those before it. */
+static void limit_values(struct fb_shard *shard, uint64_t bytes, enum fb_value_limit limit)
+{
+    if (bytes >= shard->value_bytes_max)
+        return;
+    shard->value_bytes_max = bytes;
+    shard->value_limit = limit;
+}
+
 static void make_sizes(struct fb_shard *shard)
 {
     const struct fb_shard_config *config = &shard->config;
@@ -236,13 +245,18 @@ static void make_sizes(struct fb_shard *shard)
     staging = fb_min_u64(staging, pool / FB_SHARD_STAGING_SHARE_MAX);
     shard->staging_pages = (uint32_t)(staging / FB_PAGE_BYTES);
     FB_ASSERT(staging >= shard->chunk_bytes && staging < pool);
-    uint64_t most =
-        fb_min_u64(FB_VALUE_BYTES_MAX, pool - (uint64_t)shard->staging_pages * FB_PAGE_BYTES);
+    shard->value_bytes_max = FB_VALUE_BYTES_MAX;
+    shard->value_limit = FB_VALUE_LIMIT_FORMAT;
+    limit_values(shard, pool - (uint64_t)shard->staging_pages * FB_PAGE_BYTES, FB_VALUE_LIMIT_POOL);
+    shard->value_bytes_of_pool = shard->value_bytes_max;
     if (config->devices > 0)
-        most = fb_min_u64(most, config->log.capacity_bytes / FB_SHARD_VALUE_SSD_SHARE);
+        limit_values(shard, config->log.capacity_bytes / FB_SHARD_VALUE_SSD_SHARE,
+                     FB_VALUE_LIMIT_DEVICE);
     uint64_t parts = config->index_entries / 2;
-    most = fb_min_u64(most, fb_min_u64(parts, FB_SHARD_PARTS_MAX) * shard->chunk_bytes);
-    shard->value_bytes_max = most;
+    limit_values(shard, parts * shard->chunk_bytes, FB_VALUE_LIMIT_INDEX);
+    /* The parts that a value can have at all come from the device's geometry, or the pool's. */
+    limit_values(shard, (uint64_t)FB_SHARD_PARTS_MAX * shard->chunk_bytes,
+                 config->devices > 0 ? FB_VALUE_LIMIT_DEVICE : FB_VALUE_LIMIT_POOL);
     shard->rate_bytes_per_s = config->device_write_bytes_per_s;
 }
 

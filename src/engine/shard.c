@@ -190,6 +190,16 @@ uint64_t fb_shard_value_bytes_max(const struct fb_shard *shard)
     return shard->value_bytes_max;
 }
 
+enum fb_value_limit fb_shard_value_limit(const struct fb_shard *shard)
+{
+    return shard->value_limit;
+}
+
+uint64_t fb_shard_value_bytes_of_pool(const struct fb_shard *shard)
+{
+    return shard->value_bytes_of_pool;
+}
+
 /* ---- events ---- */
 
 void fb_op_event(struct fb_shard *shard, struct fb_op *op, unsigned event)

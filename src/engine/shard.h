@@ -343,6 +343,17 @@ enum fb_tier_state fb_shard_tier(const struct fb_shard *shard);
 uint32_t fb_shard_chunk_bytes(const struct fb_shard *shard);
 /* Largest value a put may have; above it TOO_BIG. */
 uint64_t fb_shard_value_bytes_max(const struct fb_shard *shard);
+/* What can make that limit: the smallest of these. */
+enum fb_value_limit {
+    FB_VALUE_LIMIT_FORMAT, /* 1 GiB: no value is longer anywhere */
+    FB_VALUE_LIMIT_POOL,   /* the pool without what reads from SSD need */
+    FB_VALUE_LIMIT_DEVICE, /* a quarter of the device's capacity */
+    FB_VALUE_LIMIT_INDEX   /* half of the index's entries, one a part */
+};
+/* What makes the limit of this shard. */
+enum fb_value_limit fb_shard_value_limit(const struct fb_shard *shard);
+/* Largest value that the pool alone would allow, at most 1 GiB. */
+uint64_t fb_shard_value_bytes_of_pool(const struct fb_shard *shard);
 
 /* Exact families (R11): gets = get_hits + sum(get_misses); puts = sum(put_results). */
 struct fb_shard_stats {

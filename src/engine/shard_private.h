@@ -281,7 +281,8 @@ struct fb_shard {
     uint32_t chunk_bytes;
     uint32_t cap_pages; /* what puts, dirty, held, pinned and quarantined pages may take together */
     uint32_t staging_pages; /* reserved for reads */
-    uint64_t value_bytes_max;
+    uint64_t value_bytes_max, value_bytes_of_pool;
+    enum fb_value_limit value_limit; /* what value_bytes_max is made by */
     int ready;
     bool draining;
     bool log_draining;

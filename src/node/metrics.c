@@ -293,6 +293,8 @@ void fb_node_metrics(const struct fb_node_snapshot *snapshot, const struct fb_no
     fb_node_print(text, "forebay_io_reads_in_flight %u\n", snapshot->io.reads_in_flight);
     head(text, "forebay_io_read_depth_max", GAUGE, "the most reads that the device had at once");
     fb_node_print(text, "forebay_io_read_depth_max %u\n", snapshot->io.read_depth_max);
+    head(text, "forebay_value_bytes_max", GAUGE, "the largest value that can be put");
+    fb_node_print(text, "forebay_value_bytes_max %" PRIu64 "\n", facts->value_bytes_max);
     by_reason(text, "forebay_get_misses_total", "gets that gave no bytes, by reason",
               snapshot->shard.get_misses);
     by_reason(text, "forebay_lookup_misses_total",

@@ -133,6 +133,8 @@ struct fb_node_facts {
     uint64_t ssd_cap_bytes, ssd_floor_bytes;
     uint64_t node_id, boot_nonce;
     uint64_t pool_bytes, index_bytes, plan_bytes;
+    uint64_t value_bytes_max;
+    enum fb_value_limit value_limit;
     uint32_t chunk_bytes, sessions_max;
     bool huge_pages, is_direct, has_device;
 };
@@ -287,6 +289,8 @@ unsigned fb_node_health(const struct fb_node_snapshot *snapshot, uint64_t turn_a
                         struct fb_node_text *text);
 /* "on", "fenced", ... */
 const char *fb_node_tier_name(enum fb_tier_state tier);
+/* The setting that makes the limit of a value: "pool", "ssd-cap", ...; "format" if none does. */
+const char *fb_node_value_limit_name(enum fb_value_limit limit);
 
 /* ---- admin.c ---- */
 

@@ -486,6 +486,8 @@ static void note_facts(struct fb_node *node)
     facts->node_id = node->config.node_id;
     facts->pool_bytes = node->pool.bytes;
     facts->index_bytes = node->shard_bytes;
+    facts->value_bytes_max = fb_shard_value_bytes_max(node->shard);
+    facts->value_limit = fb_shard_value_limit(node->shard);
     facts->chunk_bytes = fb_shard_chunk_bytes(node->shard);
     facts->sessions_max = node->config.sessions_max;
     facts->huge_pages = node->pool.huge;

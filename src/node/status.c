@@ -12,6 +12,17 @@ const char *fb_node_tier_name(enum fb_tier_state tier)
     return (unsigned)tier < FB_ARRAY_COUNT(names) ? names[tier] : "unknown";
 }
 
+const char *fb_node_value_limit_name(enum fb_value_limit limit)
+{
+    static const char *const names[] = {
+        [FB_VALUE_LIMIT_FORMAT] = "format",
+        [FB_VALUE_LIMIT_POOL] = "pool",
+        [FB_VALUE_LIMIT_DEVICE] = "ssd-cap",
+        [FB_VALUE_LIMIT_INDEX] = "index-entries",
+    };
+    return (unsigned)limit < FB_ARRAY_COUNT(names) ? names[limit] : "unknown";
+}
+
 static const char *state_name(const struct fb_node_snapshot *snapshot)
 {
     if (snapshot->draining)
@@ -88,6 +99,9 @@ void fb_node_status(const struct fb_node_snapshot *snapshot, const struct fb_nod
     fb_node_print_json(text, facts->io_name);
     fb_node_print(text, ",\"huge_pages\":%s", facts->huge_pages ? "true" : "false");
     number(text, "part_bytes", facts->chunk_bytes);
+    number(text, "value_bytes_max", facts->value_bytes_max);
+    fb_node_print(text, ",\"value_bytes_max_set_by\":\"%s\"",
+                  fb_node_value_limit_name(facts->value_limit));
     number(text, "sessions_max", facts->sessions_max);
     number(text, "memory_plan_bytes", facts->plan_bytes);
     number(text, "index_entries", snapshot->shard.entries);

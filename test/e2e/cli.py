@@ -209,6 +209,27 @@ def test_put_options(home):
         forebay("put", "o", "--one-shot", "--quiet", node=node, stdin=b"v")
 
 
+def test_too_big_names_the_limit(home):
+    """The value, the limit and the setting behind it; the limit itself can be put, one byte more cannot."""
+    for arguments, ssd, set_by, most in (([], False, "--pool", 24 * MIB), ([], True, "--ssd-cap", 24 * MIB),
+                                         (["--index-entries=64"], True, "--index-entries", None)):
+        inner = os.path.join(home, set_by)
+        os.mkdir(inner)
+        more = ["--ssd-cap=96MB"] if ssd else []
+        with Node(inner, *more, *arguments, ssd=ssd) as node:
+            status = json.loads(forebay("status", "--json", node=node, model=None).text)
+            limit = status["value_bytes_max"]
+            expect(most is None or limit == most, "the limit is %d" % limit)
+            expect(status["value_bytes_max_set_by"] == set_by[2:], str(status))
+            expect(node.metric("forebay_value_bytes_max") == limit, "the metric")
+            forebay("put", "most", node=node, stdin=b"x" * limit)
+            got = forebay("put", "more", node=node, stdin=b"x" * (limit + 1), code=1)
+            has(got.err, "more: TOO_BIG: %d bytes" % (limit + 1), "up to %d (" % limit, set_by)
+            expect(got.err.count("\n") == 1, "one line: " + got.err)
+            if most is not None:  # the whole pool was needed, so that the limits are told
+                expect(node.field("limits", "value_at_most") == "24MiB", node.log())
+
+
 def test_keys_in_hex(home):
     with Node(home) as node:
         forebay("put", "00ff5c41", "--hex", node=node, stdin=b"v")
