@@ -163,7 +163,11 @@ enum fb_put_flag {
     FB_ONE_SHOT = 1u << 2     /* it is not */
 };
 
-/* One key of a put. A value has 1 byte to 1 GiB. */
+/*
+ * One key of a put. A value has 1 byte to 1 GiB, and no more than the node's limit, which
+ * fb_client_value_bytes_max() tells: the least of the pool without a sixteenth or more for reads, a
+ * quarter of the SSD's cap, and half of the index's entries, one for each part of the value.
+ */
 struct fb_put_item {
     /* in */
     const void *key;

@@ -495,6 +495,27 @@ static void note_facts(struct fb_node *node)
     facts->is_direct = node->has_device && node->device.is_direct;
 }
 
+/* Warns if values are limited by less than the pool: whoever sized the pool for them is surprised.
+ */
+static void say_value_limit(struct fb_node *node)
+{
+    uint64_t most = fb_shard_value_bytes_max(node->shard);
+    uint64_t of_pool = fb_shard_value_bytes_of_pool(node->shard);
+    if (most >= of_pool)
+        return;
+    bool by_device = fb_shard_value_limit(node->shard) == FB_VALUE_LIMIT_DEVICE;
+    struct fb_logger_line line;
+    fb_logger_begin(&line, FB_LOGGER_WARN, "value_limit");
+    fb_logger_size(&line, "value_at_most", most);
+    fb_logger_size(&line, "pool_would_allow", of_pool);
+    fb_logger_text(&line, "limit_of",
+                   by_device ? "a quarter of --ssd-cap" : "half of --index-entries, one a part");
+    fb_logger_text(&line, "cure",
+                   by_device ? "a larger --ssd-cap, if larger values are put"
+                             : "more --index-entries, if larger values are put");
+    fb_logger_write(&node->logger, &line, fb_node_now_ns());
+}
+
 static void say_addresses(struct fb_node *node)
 {
     struct fb_logger_line line;
@@ -522,6 +543,7 @@ static enum fb_node_failure build(struct fb_node *node, char *why, size_t why_by
     }
     note_facts(node);
     say_memory(node);
+    say_value_limit(node);
     say_addresses(node);
     node->started_ns = fb_node_now_ns();
     atomic_store(&node->last_turn_ns, node->started_ns);

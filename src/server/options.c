@@ -72,8 +72,8 @@ static const struct option options[] = {
     {"pool", KIND_SIZE, NUMBER(node.pool_bytes), FB_NODE_POOL_BYTES_MIN, FB_TIB(4), "1GiB", "SIZE",
      "memory for values, in steps of 2 MiB"},
     {"index-entries", KIND_NUMBER, NUMBER(node.index_entries), 0, UINT32_C(1) << 31, "0", "N",
-     "parts of values that can be known, at most 96 bytes each; 0: one for each 32 KiB of pool and "
-     "SSD"},
+     "parts of values that can be known, at most 96 bytes each; 0: one for each 64 KiB of pool and "
+     "SSD, and at least 65536"},
     {"persist", KIND_PERSIST, NUMBER(node.persist), 0, 0, "auto", "MODE",
      "when values go to SSD, unless a put says otherwise: off (never), evict (when memory fills), "
      "behind (when the "

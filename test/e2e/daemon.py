@@ -48,6 +48,10 @@ class Failed(Exception):
     """A test's expectation did not hold."""
 
 
+class Skipped(Exception):
+    """Something that a test needs is not here."""
+
+
 def expect(condition, text):
     if not condition:
         raise Failed(text)
@@ -743,6 +747,8 @@ def main():
             test(home)
             passed += 1
             print("ok      %-55s %5.1f s" % (name[5:], time.monotonic() - begun), flush=True)
+        except Skipped as why:
+            print("SKIPPED %s: %s" % (name[5:], why), flush=True)
         except (Failed, OSError, subprocess.SubprocessError) as error:
             failed += 1
             print("FAILED  %s: %s" % (name[5:], error), flush=True)
