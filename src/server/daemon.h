@@ -31,8 +31,10 @@ struct fb_server_signals;
  */
 int fb_server_signals_block(void);
 
-/* Starts a thread that tells the node to stop at each SIGTERM or SIGINT. SIGHUP does nothing. 0 or
- * -errno. */
+/*
+ * Starts a thread that tells the node to stop at SIGTERM and SIGINT; those that repeat the first
+ * within a second are passed over. SIGHUP does nothing. 0 or -errno.
+ */
 int fb_server_signals_start(struct fb_node *node, struct fb_server_signals **out);
 
 /* Ends it; NULL is allowed. */

@@ -1,6 +1,10 @@
 /*
  * Signals arrive as data on a signalfd, read by a thread that does nothing else. There is no
  * handler.
+ *
+ * What tells a node to end often tells it twice: timeout(1) signals the process and its group, a
+ * terminal and a supervisor both pass ^C on. A repeated signal so soon is not the wish to give the
+ * dirty values up, and is passed over.
  */
 #include <errno.h>
 #include <poll.h>
@@ -9,13 +13,18 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "server/daemon.h"
+
+#define REPEAT_NS FB_SEC_NS /* after the first signal: others mean the same one */
 
 struct fb_server_signals {
     pthread_t thread;
     int signal_fd, stop_fd;
+    uint64_t first_ns; /* when the first one came; 0: none has */
     struct fb_node *node;
 };
 
@@ -37,6 +46,24 @@ int fb_server_signals_block(void)
     return -pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * FB_SEC_NS + (uint64_t)now.tv_nsec;
+}
+
+/* A wish to end came in. */
+static void take_stop(struct fb_server_signals *signals)
+{
+    uint64_t now = now_ns();
+    if (signals->first_ns != 0 && now - signals->first_ns < REPEAT_NS)
+        return;
+    if (signals->first_ns == 0)
+        signals->first_ns = now;
+    fb_node_stop(signals->node);
+}
+
 static void *wait_for_signals(void *argument)
 {
     struct fb_server_signals *signals = argument;
@@ -52,7 +79,7 @@ static void *wait_for_signals(void *argument)
         if (count > 0 && fds[0].revents != 0 &&
             read(signals->signal_fd, &info, sizeof(info)) == sizeof(info) &&
             info.ssi_signo != SIGHUP)
-            fb_node_stop(signals->node);
+            take_stop(signals);
     }
 }
 

@@ -36,6 +36,8 @@ folder = ""
 
 # Sanitizers bring an allocator of their own, and are slow: these run with the plain build alone.
 PLAIN_ONLY = ("test_preloaded_allocator", "test_a_gigabyte")
+# These need faults of the device, which test builds alone have.
+HOOKS_ONLY = ("test_doctor_on_a_broken_device", "test_later_signal_ends_at_once")
 
 
 class Result:
@@ -297,6 +299,104 @@ def test_keys_in_hex(home):
         expect(forebay("ls", node=node).text == "--help\n", "a key like an option")
 
 
+# ---- the end of a node -------------------------------------------------------------------------
+
+
+def put_many(node, home, count, value_bytes=MIB, first=0):
+    """Values "key-<i>", each of its own first bytes; with the pool backed, so that none must be written."""
+    until = time.monotonic() + 20
+    while " limits " not in node.log():
+        expect(time.monotonic() < until, "the pool is not backed: " + node.log())
+        time.sleep(0.01)
+    words = []
+    tail = os.urandom(value_bytes - 16)
+    for i in range(first, first + count):
+        words += ["key-%d" % i, write_file(home, "v%d" % i, b"%16d" % i + tail)]
+    expect(forebay("put", *words, node=node).text.count(": OK") == count, "not all were stored")
+    return tail
+
+
+def readable(node, count, tail):
+    """How many of the keys are there; some of them read, each has its own bytes."""
+    rows = json.loads(forebay("exists", *["key-%d" % i for i in range(count)], "--json", node=node, code=None).text)
+    found = [int(row["key"][4:]) for row in rows if row["result"] == "OK"]
+    for i in found[::10] + found[-1:]:
+        expect(forebay("get", "key-%d" % i, node=node).out == b"%16d" % i + tail, "key-%d: other bytes" % i)
+    return len(found)
+
+
+def size_of(text):
+    number, unit = re.match(r"([0-9.]+)([KMGT]i)?B$", text).groups()
+    return float(number) * 1024 ** ("KMGT".index(unit[0]) + 1 if unit else 0)
+
+
+def drained(node):
+    """What the drain said: dirty, persisted, left in memory only, in MiB."""
+    return [size_of(node.field(event, name)) / MIB for event, name in
+            (("drain_begun", "dirty"), ("drain_ended", "persisted"), ("drain_ended", "left_in_memory_only"))]
+
+
+def test_drain_writes_what_is_dirty(home):
+    with Node(home, "--persist=evict") as node:
+        tail = put_many(node, home, 12)
+        expect(node.metric("forebay_pool_dirty_bytes") == 12 * MIB, "all is dirty")
+        expect(node.end() == 0, node.log())
+        expect(drained(node) == [12, 12, 0], node.log())
+        expect(" info drain_ended " in node.log(), "no warning")
+    with Node(home) as node:
+        expect(readable(node, 12, tail) == 12, "values are lost")
+
+
+def test_drain_that_has_no_time(home):
+    """A device that writes 128 MiB in 20 ms is still to be built."""
+    slow = ["--io-fault=write:*:delayed"] if forebayd_has("--io-fault") else []
+    with Node(home, "--persist=evict", "--pool=256MB", "--ssd-cap=1GB", "--device-rate=1TB", "--drain-ms=20",
+              *slow) as node:
+        tail = put_many(node, home, 128)
+        begun = time.monotonic()
+        expect(node.end() == 0, node.log())
+        took = time.monotonic() - begun
+        expect(took < 5, "it took %.1f s to end" % took)
+        expect(int(node.field("drain_ended", "took_ms")) < 1000, node.log())
+        dirty, persisted, left = drained(node)
+        expect(dirty > 100 and left > 0 and abs(persisted + left - dirty) < 0.1, node.log())
+        expect(" warn drain_ended " in node.log() and "its time was over" in node.log(), node.log())
+    with Node(home, "--ssd-cap=1GB") as node:
+        found = readable(node, 128, tail)
+        expect(int(persisted) <= found < 128, "%s MiB were persisted, %d are there" % (persisted, found))
+
+
+def test_repeated_signals_lose_nothing(home):
+    with Node(home, "--persist=evict", "--pool=128MB", "--ssd-cap=512MB") as node:
+        tail = put_many(node, home, 64)
+        for after in (0, 0.001, 0.004, 0.02):
+            time.sleep(after)
+            if node.process.poll() is None:
+                node.process.send_signal(signal.SIGINT if after == 0.004 else signal.SIGTERM)
+        expect(node.end() == 0, node.log())
+        dirty, persisted, left = drained(node)
+        expect(dirty > 50 and persisted == dirty and left == 0, node.log())
+    with Node(home, "--ssd-cap=512MB") as node:
+        expect(readable(node, 64, tail) == 64, "values are lost")
+
+
+def test_later_signal_ends_at_once(home):
+    """A device that is full for ever, so that a drain takes all its time."""
+    with Node(home, "--persist=evict", "--io-fault=write:20+:ENOSPC") as node:
+        put_many(node, home, 8)
+        begun = time.monotonic()
+        node.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        node.process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        expect(node.process.poll() is None, "a repeated signal ended it: " + node.log())
+        expect(node.end(signal.SIGINT) == 0, node.log())
+        expect(1.2 < time.monotonic() - begun < 6, "it ended at once")
+        expect("second signal" in node.field("drain_ended", "how"), node.log())
+        dirty, persisted, left = drained(node)
+        expect(left > 0 and abs(persisted + left - dirty) < 0.1 and " warn drain_ended " in node.log(), node.log())
+
+
 # ---- keys --------------------------------------------------------------------------------------
 
 
@@ -358,8 +458,6 @@ def test_doctor_without_ssd(home):
 
 
 def test_doctor_on_a_broken_device(home):
-    if not forebayd_has("--io-fault"):
-        return
     for script, link in (("read:8+:EIO", "read them back through the device"),
                          ("write:12+:EIO", "write them to SSD")):
         inner = os.path.join(home, script[:4])
@@ -491,6 +589,7 @@ def main():
         return 2
     folder = os.path.abspath(sys.argv[1])
     daemon.forebayd = os.path.join(folder, "forebayd")
+    has_hooks = forebayd_has("--io-fault")
     is_plain = os.path.basename(folder) == "plain"
     wanted = sys.argv[2:]
     base = os.environ.get("TEST_DIR", "/var/tmp")
@@ -498,7 +597,7 @@ def main():
     for name, test in list(globals().items()):
         if not name.startswith("test_") or (wanted and not any(w in name for w in wanted)):
             continue
-        if name in PLAIN_ONLY and not is_plain:
+        if (name in PLAIN_ONLY and not is_plain) or (name in HOOKS_ONLY and not has_hooks):
             continue
         home = tempfile.mkdtemp(prefix="fb-", dir=base)
         begun = time.monotonic()
