@@ -11,13 +11,17 @@
 #include "base/prng.h"
 #include "cli/cli.h"
 
-#define NAMESPACE "forebay-doctor"
-#define KEY_BYTES 64
-#define WHY_BYTES 256
+#define NAMESPACE    "forebay-doctor"
+#define KEY_BYTES    64
+#define WHY_BYTES    256
 
-/* A page, a value that travels inline, one that does not, one of several parts. */
-static const size_t sizes[] = {FB_KIB(4), FB_KIB(5) - 1, FB_KIB(128), FB_MIB(1) + FB_KIB(256),
-                               FB_MIB(5)};
+#define PAGE_BYTES   FB_KIB(4)
+#define INLINE_BYTES (FB_KIB(5) - 1)           /* travels inline */
+#define SHARED_BYTES FB_KIB(128)               /* does not */
+#define ODD_BYTES    (FB_MIB(1) + FB_KIB(256)) /* no whole number of MiB */
+#define PARTS_BYTES  FB_MIB(5)                 /* of several parts; the longest, so the last */
+
+static const size_t sizes[] = {PAGE_BYTES, INLINE_BYTES, SHARED_BYTES, ODD_BYTES, PARTS_BYTES};
 #define VALUES FB_ARRAY_COUNT(sizes)
 
 struct check {

@@ -25,6 +25,11 @@
 #define TEAR_MIX_PPM    100000
 #define PERCENT         100
 
+/* The usual speeds: an NVMe drive, and one core that hashes. */
+#define READ_BYTES_PER_S  FB_GIB(3)
+#define WRITE_BYTES_PER_S (READ_BYTES_PER_S / 2)
+#define HASH_BYTES_PER_S  FB_GIB(20)
+
 /* What a submitted request keeps in its scratch. */
 enum {
     SCRATCH_WRITE,
@@ -78,9 +83,9 @@ struct fb_sim_latency fb_sim_latency_default(void)
                     [FB_IO_FLUSH] = 200 * FB_US_NS,
                     [FB_IO_HASH] = 2 * FB_US_NS,
                     [FB_IO_GROW] = FB_MS_NS},
-        .read_bytes_per_s = FB_GIB(3),
-        .write_bytes_per_s = FB_GIB(3) / 2,
-        .hash_bytes_per_s = FB_GIB(20),
+        .read_bytes_per_s = READ_BYTES_PER_S,
+        .write_bytes_per_s = WRITE_BYTES_PER_S,
+        .hash_bytes_per_s = HASH_BYTES_PER_S,
         .jitter_percent = PERCENT,
         .tail_ppm = FB_SIM_PPM / 100,
         .tail_factor = 20,

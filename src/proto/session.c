@@ -8,7 +8,8 @@
 #include "base/bits.h"
 #include "proto/server_private.h"
 
-#define HEAD_AND_PREAMBLE (FB_WIRE_HEADER_BYTES + FB_WIRE_DATA_HEAD_BYTES)
+#define HEAD_AND_PREAMBLE   (FB_WIRE_HEADER_BYTES + FB_WIRE_DATA_HEAD_BYTES)
+#define TYPICAL_BYTES_FIRST FB_MIB(1) /* of a value, before the session has seen one */
 
 /* ---- memory ---- */
 
@@ -52,7 +53,7 @@ struct fb_proto_session *fb_proto_session_init(struct fb_proto_server *server,
     session->may_shm = may_shm;
     session->free = FB_SLOT_NONE;
     session->want = FB_WIRE_HEADER_BYTES;
-    session->typical_bytes = FB_MIB(1);
+    session->typical_bytes = TYPICAL_BYTES_FIRST;
     session->window_max_bytes =
         fb_max_u64(FB_PROTO_WINDOW_BYTES_MIN,
                    fb_min_u64(FB_PROTO_WINDOW_BYTES_MAX, server->config.pool_bytes / 32));

@@ -24,6 +24,12 @@
 #define HELP_WIDTH          78
 #define YAML_COMMENT_COLUMN 40
 
+/* The most that is taken; what a machine has is less. */
+#define POOL_BYTES_MAX    FB_TIB(4)
+#define INDEX_ENTRIES_MAX (UINT32_C(1) << 31)
+#define DEVICE_BYTES_MAX  (UINT64_C(1) << 60)
+#define DEVICE_RATE_MAX   (UINT64_C(1) << 50) /* bytes a second */
+
 enum kind {
     KIND_TEXT,    /* any */
     KIND_NAME,    /* any but "none", which stands for NULL */
@@ -69,9 +75,9 @@ static const struct option options[] = {
     {"sessions", KIND_NUMBER, NUMBER(node.sessions_max), 1, FB_SESSIONS_MAX, "256", "N",
      "connections at once; each may take about 0.6 MiB"},
 
-    {"pool", KIND_SIZE, NUMBER(node.pool_bytes), FB_NODE_POOL_BYTES_MIN, FB_TIB(4), "1GiB", "SIZE",
-     "memory for values, in steps of 2 MiB"},
-    {"index-entries", KIND_NUMBER, NUMBER(node.index_entries), 0, UINT32_C(1) << 31, "0", "N",
+    {"pool", KIND_SIZE, NUMBER(node.pool_bytes), FB_NODE_POOL_BYTES_MIN, POOL_BYTES_MAX, "1GiB",
+     "SIZE", "memory for values, in steps of 2 MiB"},
+    {"index-entries", KIND_NUMBER, NUMBER(node.index_entries), 0, INDEX_ENTRIES_MAX, "0", "N",
      "parts of values that can be known, at most 96 bytes each; 0: one for each 64 KiB of pool and "
      "SSD, and at least 65536"},
     {"persist", KIND_PERSIST, NUMBER(node.persist), 0, 0, "auto", "MODE",
@@ -83,9 +89,9 @@ static const struct option options[] = {
 
     {"ssd-path", KIND_NAME, NUMBER(node.ssd_path), 0, 0, "none", "PATH|none",
      "file, block device, or directory for the SSD tier; a directory gets a file forebay.ssd"},
-    {"ssd-cap", KIND_SIZE, NUMBER(node.ssd_cap_bytes), 0, UINT64_C(1) << 60, "0", "SIZE",
+    {"ssd-cap", KIND_SIZE, NUMBER(node.ssd_cap_bytes), 0, DEVICE_BYTES_MAX, "0", "SIZE",
      "the most that the tier takes there; needed with --ssd-path"},
-    {"ssd-floor", KIND_SIZE, NUMBER(node.ssd_floor_bytes), 0, UINT64_C(1) << 60, "1GiB", "SIZE",
+    {"ssd-floor", KIND_SIZE, NUMBER(node.ssd_floor_bytes), 0, DEVICE_BYTES_MAX, "1GiB", "SIZE",
      "free space of the file system that the tier leaves alone"},
     {"io", KIND_TEXT, NUMBER(node.io), 0, 0, "auto", "auto|uring|posix",
      "how the device is used: io_uring, or a pool of threads with plain calls; auto: the first "
@@ -95,7 +101,7 @@ static const struct option options[] = {
     {"format", KIND_ON_OFF, NUMBER(node.format), 0, 1, "off", "on|off",
      "overwrite what is at --ssd-path if it is no usable log of this node; a usable one is never "
      "overwritten"},
-    {"device-rate", KIND_SIZE, NUMBER(node.device_write_bytes_per_s), 0, UINT64_C(1) << 50, "0",
+    {"device-rate", KIND_SIZE, NUMBER(node.device_write_bytes_per_s), 0, DEVICE_RATE_MAX, "0",
      "SIZE",
      "bytes a second that the device writes, to begin with; it is measured later; 0: 476 MiB"},
 

@@ -42,7 +42,7 @@ int fb_good_say(const char *text, void (*done)(void *context));
  */
 static inline uint64_t fb_good_mask(uint64_t x)
 {
-    return (x & 0xffff) ^ UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)1 << 40);
+    return (x & 0xffff) ^ UINT64_C(0x9e3779b97f4a7c15) ^ ((uint64_t)1 << 10);
 }
 
 /* Does not come back. */

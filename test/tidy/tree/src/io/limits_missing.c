@@ -8,7 +8,8 @@
 
 #include "engine/x_private.h"
 
-#define NAMED 100000
+#define NAMED     100000
+#define NAMED_TOO (FB_MIB(7) + (1 << 20))
 
 int fb_io_read(int fd, char *out)
 {
@@ -18,5 +19,7 @@ int fb_io_read(int fd, char *out)
     long shifted = 1 << 20;
     strcpy(out, "x");
     (void)read(fd, buffer, sizeof(buffer));
-    return big + hexadecimal + shifted + NAMED + 1024;
+    long sized = FB_MIB(7);
+    long shifted_wide = UINT64_C(1) << 40;
+    return big + hexadecimal + shifted + sized + shifted_wide + NAMED + (1 << 10) + 1024;
 }
