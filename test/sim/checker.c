@@ -77,7 +77,8 @@ void sim_check_start(struct sim_world *world, struct sim_slot *slot)
     slot->touched = key->committing != 0 || world->spaces[slot->space].bumps != 0;
     slot->crash = (uint32_t)world->crashes;
     if (slot->op.kind == FB_OP_PUT && slot->epoch == world->spaces[slot->space].epoch) {
-        key->puts++;
+        slot->was_beside = key->puts++ != 0;
+        slot->puts_begun = ++key->puts_begun;
         key->masked = true;
     } else if (slot->op.kind == FB_OP_REMOVE) {
         slot->removed_above = key->granted;
@@ -243,6 +244,8 @@ static bool excuses_persisted(const struct sim_world *world, bool masked, uint8_
     case FB_REASON_READ_DEADLINE:
     case FB_REASON_NO_STAGING:
         return true;
+    case FB_REASON_QUOTA:
+        return world->knobs.quota_dram_bytes != 0 || world->failed;
     case FB_REASON_NO_RECORD:
         return world->crashed || world->failed || has_reclaimed(world);
     default:
@@ -326,10 +329,12 @@ static void put_done(struct sim_world *world, struct sim_slot *slot)
         if (slot->touched || version->lie || key->removes != 0 ||
             world->spaces[slot->space].bumps != 0)
             return;
-        key->stored = op->persist == FB_PERSIST_OFF || !same_life ? 0 : op->generation;
+        bool is_off = op->persist == FB_PERSIST_OFF || world->knobs.shard.persist == FB_PERSIST_OFF;
+        key->stored = is_off || !same_life ? 0 : op->generation;
         if (op->persisted) {
             key->persisted = op->generation;
-            key->masked = key->puts != 0;
+            /* One beside it can have ended already, where answers travel. */
+            key->masked = key->puts != 0 || slot->was_beside || key->puts_begun != slot->puts_begun;
         }
         if (op->persist == FB_PERSIST_THROUGH && !op->persisted)
             sim_world_violation(world, "version %u: through, stored, and not persisted",

@@ -202,6 +202,8 @@ static void plan_space(struct sim_world *world, struct sim_slot *slot)
         snprintf((char *)slot->room->list, sizeof(slot->room->list), "model-%u", slot->space);
     op->ns_fields = slot->room->list;
     op->ns_fields_bytes = (uint32_t)used;
+    op->ns_quota_dram_bytes = world->knobs.quota_dram_bytes;
+    op->ns_quota_ssd_bytes = world->knobs.quota_ssd_bytes;
     fb_prng_fill(&world->prng, op->ns_secret, sizeof(op->ns_secret));
 }
 
@@ -260,7 +262,7 @@ static void begin(struct sim_world *world, struct sim_client *client, struct sim
     slot->start_ns = sim_world_clock(world);
     slot->epoch = op->epoch;
     sim_check_start(world, slot);
-    world->operations_left--;
+    sim_world_spend(world, 1);
     world->report->operations++;
     world->report->started[op->kind]++;
     sim_world_say(world, "client %u: op %u key %u/%u version %u bytes %llu", client->number,

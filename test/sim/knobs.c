@@ -12,6 +12,7 @@
 #define OPERATIONS_MAX   1700
 #define HALF_PPM         500000
 #define QUARTER_PPM      250000
+#define NODE_OFF_PPM     60000
 #define WIRE_CLIENTS_MIN 4
 #define WIRE_SALT        UINT64_C(0x77697265)
 
@@ -32,7 +33,9 @@ static void draw_shard(struct sim_world *world)
     shard->pool_bytes = FB_MIB(2) * between(world, 1, 4);
     shard->index_entries = (uint32_t)(chance(world, QUARTER_PPM) ? between(world, 96, 400) : 2048);
     shard->devices = chance(world, 900000) ? 1 : 0;
-    shard->persist = (uint8_t)between(world, FB_PERSIST_EVICT, FB_PERSIST_THROUGH);
+    shard->persist = chance(world, NODE_OFF_PPM)
+                         ? FB_PERSIST_OFF
+                         : (uint8_t)between(world, FB_PERSIST_EVICT, FB_PERSIST_THROUGH);
     shard->drain_ms = (uint32_t)(chance(world, QUARTER_PPM) ? between(world, 1, 50) : 25000);
     shard->device_write_bytes_per_s = FB_MIB(200);
     shard->grant_stall_ms = (uint32_t)between(world, 200, 5000);
@@ -44,7 +47,8 @@ static void draw_shard(struct sim_world *world)
     shard->log.capacity_bytes = FB_MIB(16) + FB_MIB(1) * between(world, 0, 16);
     shard->log.shards = 1;
     shard->log.node_id = 7;
-    shard->log.io_errors_to_fence = (uint32_t)between(world, 3, 50);
+    shard->log.io_errors_to_fence =
+        (uint32_t)(chance(world, QUARTER_PPM) ? between(world, 1, 4) : between(world, 3, 50));
     shard->log.read_depth = (uint32_t)between(world, 1, 32);
     shard->log.write_depth = (uint32_t)between(world, 1, 8);
     shard->log.linger_ns = between(world, 0, 5) * FB_MS_NS;
@@ -171,6 +175,10 @@ void sim_knobs_draw(struct sim_world *world)
     knobs->think_ns = between(world, 1, 4000) * FB_US_NS;
     knobs->copy_ns = between(world, 1, 500) * FB_US_NS;
     knobs->deadline_ns = between(world, 200, 30000) * FB_MS_NS;
+    if (chance(world, QUARTER_PPM / 2)) {
+        knobs->quota_dram_bytes = knobs->shard.pool_bytes / between(world, 2, 6);
+        knobs->quota_ssd_bytes = knobs->shard.log.capacity_bytes / between(world, 2, 12);
+    }
     draw_wire(world);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bits.h"
 #include "test/sim/world.h"
 
 /* Adds one report to a sum. All fields are counters. */
@@ -85,6 +86,75 @@ static void print_faults(struct printer *printer, const struct fb_sim_counts *co
              i != FB_SIM_CACHE_FULL && i != FB_SIM_DAMAGE_TRUNCATE);
 }
 
+/* What every operation must have ended as. */
+#define MUST(kind, result)                              \
+    {                                                   \
+        FB_OP_##kind, FB_##result, #kind " as " #result \
+    }
+static const struct {
+    int kind, result;
+    const char *name;
+} musts[] = {
+    MUST(PUT, OK),
+    MUST(PUT, EXISTS),
+    MUST(PUT, TOO_BIG),
+    MUST(PUT, STALE_EPOCH),
+    MUST(PUT, IO),
+    MUST(PUT, DEADLINE),
+    MUST(PUT, SHUTTING_DOWN),
+    MUST(PUT, REMOVED),
+    MUST(PUT, NOT_PERSISTED),
+    MUST(PUT, BAD_CHECKSUM),
+    MUST(PUT, CONNECTION),
+    MUST(PUT, GRANT_EXPIRED),
+    MUST(PUT, QUOTA),
+    MUST(GET, OK),
+    MUST(GET, MISS),
+    MUST(GET, STALE_EPOCH),
+    MUST(GET, DEADLINE),
+    MUST(GET, CONNECTION),
+    MUST(LOOKUP, OK),
+    MUST(LOOKUP, STALE_EPOCH),
+    MUST(HOLD_RELEASE, OK),
+    MUST(HOLD_RELEASE, STALE_EPOCH),
+    MUST(REMOVE, OK),
+    MUST(REMOVE, MISS),
+    MUST(REMOVE, STALE_EPOCH),
+    MUST(REMOVE, IO),
+    MUST(REMOVE, DEADLINE),
+    MUST(REMOVE, CONNECTION),
+    MUST(WAIT_PERSISTED, OK),
+    MUST(WAIT_PERSISTED, MISS),
+    MUST(WAIT_PERSISTED, STALE_EPOCH),
+    MUST(WAIT_PERSISTED, NOT_PERSISTED),
+    MUST(WAIT_PERSISTED, CONNECTION),
+    MUST(NAMESPACE, OK),
+    MUST(NAMESPACE, IO),
+    MUST(NAMESPACE, DEADLINE),
+    MUST(NAMESPACE, CONNECTION),
+    MUST(EPOCH, OK),
+    MUST(EPOCH, STALE_EPOCH),
+    MUST(EPOCH, IO),
+    MUST(DROP_DRAM, OK),
+    MUST(DROP_DRAM, MISS),
+    MUST(DROP_DRAM, BUSY),
+    MUST(DROP_DRAM, STALE_EPOCH),
+    MUST(DROP_DRAM, NOT_PERSISTED),
+    MUST(LIST, OK),
+    MUST(LIST, STALE_EPOCH),
+};
+#undef MUST
+
+/* The edges of the tier's states that must be gone: of each state, where to, as bits. */
+#define TO(state) (1u << FB_TIER_##state)
+static const unsigned edges[SIM_STATES] = {
+    [FB_TIER_RECOVERING] = TO(ON) | TO(FENCED),
+    [FB_TIER_ON] = TO(THROTTLED) | TO(FULL) | TO(FENCED),
+    [FB_TIER_THROTTLED] = TO(ON) | TO(FULL),
+    [FB_TIER_FULL] = TO(ON) | TO(THROTTLED),
+};
+#undef TO
+
 static void print_results(struct printer *printer, const struct sim_report *report)
 {
     static const char *const kinds[FB_OP_LIST + 1] = {"put",          "get",    "lookup",
@@ -98,13 +168,28 @@ static void print_results(struct printer *printer, const struct sim_report *repo
                 line(printer, kinds[kind], fb_result_name(fb_result_at(i)),
                      report->results[kind][i], true);
     }
-    static const int puts[] = {FB_OK, FB_EXISTS,   FB_TOO_BIG,       FB_STALE_EPOCH,
-                               FB_IO, FB_DEADLINE, FB_SHUTTING_DOWN, FB_REMOVED};
-    for (size_t i = 0; i < sizeof(puts) / sizeof(puts[0]); i++)
-        line(printer, "must", fb_result_name(puts[i]),
-             report->results[FB_OP_PUT][fb_result_index(puts[i])], true);
+    for (size_t i = 0; i < FB_ARRAY_COUNT(musts); i++)
+        line(printer, "must", musts[i].name,
+             report->results[musts[i].kind][fb_result_index(musts[i].result)], true);
     for (int i = 1; i < FB_REASON_COUNT; i++)
-        line(printer, "reason", fb_reason_name(i), report->reasons[i] + report->drops[i], false);
+        line(printer, "reason", fb_reason_name(i), report->reasons[i] + report->drops[i],
+             i != FB_REASON_NO_STAGING && i != FB_REASON_NAMESPACE_UNKNOWN);
+}
+
+static void print_tier(struct printer *printer, const struct sim_report *report)
+{
+    static const char *const names[SIM_STATES] = {"off",       "recovering", "on",
+                                                  "throttled", "full",       "fenced"};
+    for (int i = 0; i < SIM_STATES; i++)
+        line(printer, "tier", names[i], report->tier[i], true);
+    for (int from = 0; from < SIM_STATES; from++)
+        for (int to = 0; to < SIM_STATES; to++) {
+            char name[SIM_TEXT_MAX];
+            bool must = edges[from] != 0 && (edges[from] >> to & 1) != 0;
+            snprintf(name, sizeof(name), "%s to %s", names[from], names[to]);
+            if (must || report->edges[from][to] != 0)
+                line(printer, "edge", name, report->edges[from][to], must);
+        }
 }
 
 /* clang-format off: one counter a line */
@@ -205,16 +290,13 @@ static void print_wire(struct printer *printer, const struct sim_wire_report *re
 /* Prints it; returns how many counters that must not be zero are. */
 unsigned sim_report_print(const struct sim_report *report, bool all)
 {
-    static const char *const tiers[SIM_STATES] = {"off",       "recovering", "on",
-                                                  "throttled", "full",       "fenced"};
     struct printer printer = {.all = all};
     print_faults(&printer, &report->faults);
     printer.none = report->wire.seeds == 0;
     print_wire(&printer, &report->wire);
     printer.none = report->wire.seeds == report->seeds;
     print_results(&printer, report);
-    for (int i = 0; i < SIM_STATES; i++)
-        line(&printer, "tier", tiers[i], report->tier[i], true);
+    print_tier(&printer, report);
 #define X(name) line(&printer, "count", #name, report->name, true);
     COUNTER_LIST(X)
 #undef X

@@ -88,7 +88,7 @@ void wire_call_begin(struct sim_world *world, struct wire_client *client)
     client->busy_ns = 0;
     for (uint32_t i = 0; i < client->item_count; i++)
         begin_slot(world, client, i);
-    world->operations_left -= (uint32_t)fb_min_u64(world->operations_left, client->item_count);
+    sim_world_spend(world, client->item_count);
     world->report->operations += client->item_count;
     world->report->wire.calls[call->kind]++;
     world->report->wire.items[call->kind] += client->item_count;
@@ -218,9 +218,9 @@ static bool fits(uint8_t kind, int result)
         return kind != FB_PROTO_STATUS && kind != FB_PROTO_REFRESH;
     switch (kind) {
     case FB_PROTO_PUT:
-        return result == FB_EXISTS || result == FB_BUSY || result == FB_TOO_BIG ||
-               result == FB_IO || result == FB_NOT_PERSISTED || result == FB_REMOVED ||
-               result == FB_BAD_CHECKSUM || result == FB_GRANT_EXPIRED;
+        return result == FB_EXISTS || result == FB_BUSY || result == FB_QUOTA ||
+               result == FB_TOO_BIG || result == FB_IO || result == FB_NOT_PERSISTED ||
+               result == FB_REMOVED || result == FB_BAD_CHECKSUM || result == FB_GRANT_EXPIRED;
     case FB_PROTO_GET:
         return result == FB_MISS || result == FB_BUFFER_TOO_SMALL || result == FB_IO;
     case FB_PROTO_EXISTS:

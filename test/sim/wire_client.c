@@ -68,6 +68,8 @@ static void make_machine(struct sim_world *world, struct wire_client *client)
         .ops_max = world->knobs.ops_max,
         .leaves_max = LEAVES_MAX,
         .commit_delay_ns = world->knobs.commit_delay_ns,
+        .quota_dram_bytes = world->knobs.quota_dram_bytes,
+        .quota_ssd_bytes = world->knobs.quota_ssd_bytes,
     };
     config.fields_bytes = fields_of(client->space, &config.fields);
     size_t bytes = fb_align_up(fb_proto_client_footprint(&config), FB_CACHE_LINE);
@@ -135,7 +137,7 @@ static void on_lost(struct sim_world *world, struct wire_client *client)
     if (!client->ready) {
         report->open_failed++;
         client->failed_opens++;
-        world->operations_left -= world->operations_left != 0;
+        sim_world_spend(world, 1);
     }
     if (fb_proto_client_owes_memory(client->proto))
         client->owed_session = fb_proto_client_welcome(client->proto)->session;

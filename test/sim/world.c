@@ -23,6 +23,7 @@
 #define WALL_BASE_MS    UINT64_C(1700000000000)
 #define START_LIMIT_NS  (120 * FB_SEC_NS)
 #define CHANCE_EVERY_NS (2 * FB_MS_NS)
+#define TOP_UP          32 /* operations more, if there were too few events */
 
 bool sim_world_chance(struct sim_world *world, uint32_t ppm)
 {
@@ -72,6 +73,15 @@ void sim_world_later(struct sim_world *world, uint64_t delay_ns, unsigned client
     FB_ASSERT(pushed);
 }
 
+void sim_world_spend(struct sim_world *world, uint64_t operations)
+{
+    world->operations_left = (uint32_t)fb_sub_floored(world->operations_left, operations);
+    world->operations += operations;
+    if (world->operations_left == 0 && world->events < SIM_EVENTS_MIN && !world->scripted &&
+        world->operations < SIM_OPERATIONS_MAX)
+        world->operations_left = TOP_UP;
+}
+
 static void start_node(struct sim_world *world)
 {
     struct fb_region region;
@@ -79,6 +89,7 @@ static void start_node(struct sim_world *world)
     world->shard = fb_shard_init(&world->knobs.shard, &region, world->meta);
     fb_shard_pool_faulted(world->shard, world->knobs.shard.pool_bytes);
     fb_shard_start(world->shard, sim_world_clock(world), wall_ms(world), false);
+    world->tier_before = fb_shard_tier(world->shard);
     world->up = true;
     world->draining = false;
     if (world->knobs.wire)
@@ -272,6 +283,9 @@ void sim_world_pump(struct sim_world *world)
     }
     enum fb_tier_state tier = fb_shard_tier(world->shard);
     world->report->tier[tier]++;
+    if (tier != world->tier_before)
+        world->report->edges[world->tier_before][tier]++;
+    world->tier_before = tier;
     if (fb_shard_ready(world->shard) < 0)
         sim_world_say(world, "start failed: %s", fb_shard_start_error(world->shard));
 }
@@ -539,6 +553,9 @@ static int run_prepared(struct sim_world *world)
         sim_world_violation(world, "the load does not get done");
     if (world->violation[0] == '\0')
         liveness(world);
+    if (world->events < SIM_EVENTS_MIN && !world->scripted && world->violation[0] == '\0')
+        sim_world_violation(world, "the seed had %llu events, of at least %d",
+                            (unsigned long long)world->events, SIM_EVENTS_MIN);
     sim_report_take(world);
     if (world->knobs.wire)
         sim_wire_close(world);

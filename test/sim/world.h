@@ -26,20 +26,22 @@
 #include "engine/shard.h"
 #include "io/sim.h"
 
-#define SIM_CLIENTS_MAX  16
-#define SIM_SLOTS_MAX    6
-#define SIM_SPACES       2
-#define SIM_KEYS         96 /* of a namespace */
-#define SIM_VERSIONS_MAX 16384
-#define SIM_LOOKUP_MAX   32
-#define SIM_RUNS_MAX     512
-#define SIM_HEAP_MAX     4096
-#define SIM_HOLDS_MAX    512
-#define SIM_PARTS_MAX    512
-#define SIM_TEXT_MAX     256
-#define SIM_TRACE_LINES  400
-#define SIM_STATES       6 /* of the tier */
-#define SIM_CALL_KINDS   12
+#define SIM_CLIENTS_MAX    16
+#define SIM_SLOTS_MAX      6
+#define SIM_SPACES         2
+#define SIM_KEYS           96 /* of a namespace */
+#define SIM_VERSIONS_MAX   16384
+#define SIM_LOOKUP_MAX     32
+#define SIM_RUNS_MAX       512
+#define SIM_HEAP_MAX       4096
+#define SIM_HOLDS_MAX      512
+#define SIM_PARTS_MAX      512
+#define SIM_TEXT_MAX       256
+#define SIM_TRACE_LINES    400
+#define SIM_EVENTS_MIN     10000
+#define SIM_OPERATIONS_MAX 16000
+#define SIM_STATES         6 /* of the tier */
+#define SIM_CALL_KINDS     12
 
 /* How long after its deadline an operation may still be without its answer. */
 #define SIM_BOUND_NS (2 * FB_SEC_NS)
@@ -63,6 +65,7 @@ struct sim_key {
     uint32_t removes;    /* begun and not ended */
     uint32_t committing; /* puts whose commit was sent and that have no answer yet */
     uint32_t puts;       /* begun and not ended */
+    uint32_t puts_begun; /* ever */
     bool masked;         /* a put began since: misses may name that, not why the value is gone */
     bool lied;           /* a client lied about what it wrote here: misses are its own doing */
 };
@@ -95,6 +98,8 @@ struct sim_slot {
     uint32_t space, key, version;
     uint64_t written_pages;
     uint64_t floor_at_start, persisted_at_start, stored_at_start;
+    uint32_t puts_begun; /* of its key, with this one */
+    bool was_beside;     /* another put of its key was under way */
     uint32_t removes_at_start, crash;
     uint64_t removed_above; /* REMOVE: highest generation granted when it began */
     bool held;              /* GET inside a hold */
@@ -154,6 +159,7 @@ struct sim_knobs {
     uint32_t late_ppm, stop_ppm, death_ppm, lie_ppm, upsert_ppm, cancel_ppm, late_commit_ppm;
     uint32_t crash_ppm, power_ppm, drain_ppm, room_ppm, floor_ppm, damage_ppm, jump_ppm;
     uint64_t think_ns, copy_ns, deadline_ns;
+    uint64_t quota_dram_bytes, quota_ssd_bytes; /* of each namespace; 0: none */
     /* clients that speak the protocol */
     bool wire;
     uint32_t break_ppm, stall_ppm, ask_ppm, batch_max, ops_max, window_bytes, heartbeat_ms;
@@ -181,6 +187,7 @@ struct sim_report {
     uint64_t results[FB_OP_LIST + 1][FB_RESULT_COUNT];
     uint64_t reasons[FB_REASON_COUNT];
     uint64_t tier[SIM_STATES];
+    uint64_t edges[SIM_STATES][SIM_STATES]; /* of the tier: from, to */
     uint64_t crashes, power_cuts, drains, recoveries, deaths, stops, scribbles, late_commits,
         revoked;
     uint64_t hits, hits_ssd, hits_checked_pages, misses, holds, held_reads, reclaimed, waited_key,
@@ -230,8 +237,10 @@ struct sim_world {
     struct sim_hold holds[SIM_HOLDS_MAX];
     uint32_t hold_next;
     uint32_t operations_left;
+    uint64_t operations; /* begun */
     uint64_t crashes;
-    uint64_t stale_reads; /* so far */
+    uint64_t stale_reads;           /* so far */
+    enum fb_tier_state tier_before; /* at the last turn of this life */
     bool lied, damaged, failed,
         crashed; /* the device lied, was damaged, failed; the node crashed */
     uint64_t events;
@@ -288,6 +297,8 @@ void sim_world_say(struct sim_world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void sim_world_violation(struct sim_world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* So many operations have begun. A seed goes on until it had SIM_EVENTS_MIN events. */
+void sim_world_spend(struct sim_world *world, uint64_t operations);
 bool sim_world_chance(struct sim_world *world, uint32_t ppm);
 
 /* client.c */
