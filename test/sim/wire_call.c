@@ -265,6 +265,11 @@ static void put_result(struct sim_world *world, struct wire_client *client, uint
         sim_world_violation(world, "version %u: granted as %llx, stored as %llx", slot->version,
                             (unsigned long long)version->generation,
                             (unsigned long long)item->generation);
+    bool refused =
+        item->result == FB_EXISTS || item->result == FB_BUSY || item->result == FB_TOO_BIG;
+    if (refused && version->committed)
+        sim_world_violation(world, "version %u ends as %s after its commit", slot->version,
+                            fb_result_name(item->result));
     if (!slot->twin)
         return;
     int first = client->puts[client->twin[i]].result;
