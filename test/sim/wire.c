@@ -269,16 +269,26 @@ bool sim_wire_is_quiet(struct sim_world *world)
     return true;
 }
 
-/* No session is left of those that clients came back from. */
+/* No session is left of those that clients came back from, and nothing is open on the others. */
 bool sim_wire_is_clean(struct sim_world *world)
 {
     struct sim_wire *wire = world->wire;
+    bool all_ready = true;
     for (uint32_t i = 0; i < WIRE_LINKS; i++) {
         const struct wire_link *link = &wire->links[i];
-        if (link->used && !link->client_up && wire->clients[link->client].ready)
+        if (!link->used)
+            continue;
+        const struct wire_client *client = &wire->clients[link->client];
+        all_ready &= client->ready;
+        if (client->ready && (!link->client_up || link->session == NULL ||
+                              fb_proto_session_open_ops(link->session) != 0 ||
+                              fb_proto_client_open_ops(client->proto) != 0))
             return false;
     }
-    return true;
+    struct fb_shard_stats stats;
+    fb_shard_stats(world->shard, &stats);
+    return !all_ready || (stats.reserved_bytes == 0 && stats.quarantine_bytes == 0 &&
+                          stats.pinned_bytes == 0 && stats.open_ops == 0);
 }
 
 void sim_wire_audit(struct sim_world *world)

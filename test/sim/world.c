@@ -441,7 +441,8 @@ static void read_back(struct sim_world *world)
 static void wire_read_back(struct sim_world *world)
 {
     if (!run_until(world, sim_wire_is_clean, world->now_ns + START_LIMIT_NS)) {
-        sim_world_violation(world, "a session stays although its client has come back");
+        sim_world_violation(world, "a session, an operation or memory stays although its client "
+                                   "is there and wants nothing");
         return;
     }
     sim_wire_audit(world);
