@@ -416,9 +416,11 @@ int fb_status(struct fb_client *client, char *text, size_t text_bytes, size_t *n
 typedef int fb_list_fn(void *context, const void *key, size_t key_bytes);
 
 /*
- * Lists the keys of the namespace, in no order. A key that is put or removed meanwhile may be seen
- * or not; one that is there all the time is seen at least once. `each` must not call back into the
- * handle. Returns 0 at the end, what `each` returned if that was not 0, or why it stopped.
+ * Lists the keys of the namespace, in no order; this is no snapshot. A key that is put, replaced or
+ * removed meanwhile may be seen or not. One that is there all the time is seen at least once, also
+ * while it is being persisted; it can be missed only if the node moves it on the SSD just then, to
+ * make room. `each` must not call back into the handle. Returns 0 at the end, what `each` returned
+ * if that was not 0, or why it stopped.
  */
 int fb_list_keys(struct fb_client *client, fb_list_fn *each, void *context, uint32_t timeout_ms);
 

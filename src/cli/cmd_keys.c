@@ -2,7 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "cli/cli.h"
+
+/* Keys that a listing remembers. Both are powers of two: the ring goes on when its count wraps. */
+#define LISTED_MAX     65536u
+#define LISTED_BUCKETS 65536u
 
 /* The keys of the command line. */
 struct keys {
@@ -174,9 +179,60 @@ int fb_cli_bump(const struct fb_cli_args *args)
     return FB_CLI_OK;
 }
 
+/*
+ * A listing names a key twice if it is persisted just then. The newest LISTED_MAX keys are kept, in
+ * a ring and in chains by hash, so that a repeat among them is left out.
+ */
+struct listing {
+    const struct fb_cli_args *args;
+    uint32_t count;                 /* keys kept so far; the next one's place, modulo LISTED_MAX */
+    uint32_t first[LISTED_BUCKETS]; /* of a chain: place plus 1; 0: none */
+    struct listed {
+        uint8_t *key;
+        size_t key_bytes;
+        uint32_t bucket, next;
+    } ring[LISTED_MAX];
+};
+
+/* Takes the oldest key out of its chain, to make room. */
+static void forget(struct listing *listing, uint32_t at)
+{
+    struct listed *old = &listing->ring[at];
+    uint32_t *link = &listing->first[old->bucket];
+    while (*link != at + 1)
+        link = &listing->ring[*link - 1].next;
+    *link = old->next;
+    free(old->key);
+}
+
+/* True if it was printed not long ago; else keeps it. Without memory it may be printed twice. */
+static bool is_repeat(struct listing *listing, const void *key, size_t key_bytes)
+{
+    uint32_t bucket = (uint32_t)(fb_hash64(key, key_bytes, 0) % LISTED_BUCKETS);
+    for (uint32_t at = listing->first[bucket]; at != 0; at = listing->ring[at - 1].next) {
+        const struct listed *kept = &listing->ring[at - 1];
+        if (kept->key_bytes == key_bytes && memcmp(kept->key, key, key_bytes) == 0)
+            return true;
+    }
+    uint8_t *copy = malloc(key_bytes);
+    if (copy == NULL)
+        return false;
+    memcpy(copy, key, key_bytes);
+    uint32_t place = listing->count % LISTED_MAX;
+    if (listing->ring[place].key != NULL)
+        forget(listing, place);
+    listing->ring[place] = (struct listed){copy, key_bytes, bucket, listing->first[bucket]};
+    listing->first[bucket] = place + 1;
+    listing->count++;
+    return false;
+}
+
 static int print_listed(void *context, const void *key, size_t key_bytes)
 {
-    fb_cli_print_key(stdout, context, key, key_bytes);
+    struct listing *listing = context;
+    if (is_repeat(listing, key, key_bytes))
+        return 0;
+    fb_cli_print_key(stdout, listing->args, key, key_bytes);
     putchar('\n');
     return ferror(stdout) != 0;
 }
@@ -187,8 +243,11 @@ int fb_cli_ls(const struct fb_cli_args *args)
     struct fb_client *client = fb_cli_open(args, true, &code);
     if (client == NULL)
         return code;
-    struct fb_cli_args copy = *args;
-    int result = fb_list_keys(client, print_listed, &copy, args->timeout_ms);
+    static struct listing listing;
+    listing.args = args;
+    int result = fb_list_keys(client, print_listed, &listing, args->timeout_ms);
     fb_client_close(client);
+    for (size_t i = 0; i < LISTED_MAX; i++)
+        free(listing.ring[i].key);
     return result < 0 ? failed("ls", result) : FB_CLI_OK;
 }

@@ -1,10 +1,12 @@
 /*
  * listing.c - key texts of a namespace, by cursor.
  *
- * First those that are in DRAM only, from the index; then those on the device, whose texts the log
- * reads from its descriptors, segment by segment. A key that moves meanwhile may be told twice, or
- * (if it is written to the device during the first half, and its segment was passed) not at all: a
- * listing is no snapshot.
+ * First those that are not on the device yet, from the index, which has their texts; then those on
+ * the device, whose texts the log reads from its descriptors, segment by segment. In this order a
+ * value that is being persisted is not missed: it has its text, and is told by the first half, or
+ * it is durable, and the second half, which begins later, finds it; it may be told twice. What is
+ * missed is a key without text that leaves a segment in the second half for a place that was
+ * passed: by an upsert, or copied forward when its segment is given up.
  *
  * Cursor: 0, or the entry to go on with plus 1; with DEVICE set, segment and ordinal of the log's
  * scan.

@@ -420,6 +420,26 @@ def test_life_of_a_key(home):
         has(forebay("explain", "never", node=node, code=3).text, "no_record", "reaches back")
 
 
+def test_listing_while_values_are_persisted(home):
+    """Each key once, whatever becomes of it meanwhile."""
+    path = write_file(home, "v", b"v" * 80000)
+    keys = ["key-%04d-" % i + "x" * 240 for i in range(3000)]
+    words = [word for key in keys for word in (key, path)]
+    env = {"FOREBAY_MODEL": "m", "PATH": os.environ["PATH"]}
+    with Node(home, "--ssd-cap=512MB") as node:
+        forebay("put", *words[:1000], node=node)
+        with subprocess.Popen([os.path.join(folder, "forebay"), "put", "--quiet", "--socket", node.socket_path] +
+                              words[1000:], env=env) as writer:
+            rounds = 0
+            while writer.poll() is None or rounds == 0:
+                listed = forebay("ls", node=node).text.splitlines()
+                rounds += 1
+                expect(len(set(listed)) == len(listed), "%d are named twice" % (len(listed) - len(set(listed))))
+                expect(set(keys[:500]) <= set(listed) <= set(keys), "%d are missed" % len(set(keys[:500]) - set(listed)))
+            expect(writer.returncode == 0, "the put failed")
+        expect(set(forebay("ls", node=node).text.splitlines()) == set(keys), "keys are missed")
+
+
 def test_bump(home):
     with Node(home) as node:
         forebay("put", "k", node=node, stdin=b"v")

@@ -509,6 +509,52 @@ static int note_key(void *context, const void *key, size_t key_bytes)
     return 0;
 }
 
+/*
+ * Listings while the values are being written to SSD, and a batch with far more keys than the node
+ * has credit for, every tenth of them twice.
+ */
+static void many_small_values(void **state)
+{
+    (void)state;
+    enum {
+        COUNT = 30000,
+        BYTES = 100,
+        EVERY = 10
+    };
+    start(SSD_BYTES, NULL, NULL);
+    struct fb_client *client = open_way(WAY_SHM, "small", 0);
+    struct batch batch;
+    batch_make(&batch, "k", COUNT, BYTES);
+    batch_fill(&batch);
+    for (size_t i = EVERY; i < COUNT; i += EVERY) { /* the key before it, once more */
+        batch.puts[i].key = batch.puts[i - 1].key;
+        batch.puts[i].key_bytes = batch.puts[i - 1].key_bytes;
+        batch.gets[i].key = batch.gets[i - 1].key;
+        batch.gets[i].key_bytes = batch.gets[i - 1].key_bytes;
+    }
+    assert_int_equal(batch_put(&batch, client), COUNT / EVERY - 1);
+    for (unsigned round = 0; round < 3; round++) {
+        static bool seen[COUNT];
+        memset(seen, 0, sizeof(seen));
+        assert_int_equal(fb_list_keys(client, note_key, seen, 0), FB_OK);
+        for (size_t i = 0; i < COUNT; i++)
+            assert_true(seen[i] == (i == 0 || i % EVERY != 0));
+    }
+    /* Each has the bytes of the first that was put under it. */
+    memset(batch.bytes, 0, COUNT * BYTES);
+    assert_int_equal(fb_get_batch(client, batch.gets, COUNT, 0), FB_OK);
+    for (size_t i = 0; i < COUNT; i++) {
+        const char *name = i > 0 && i % EVERY == 0 ? batch.names[i - 1] : batch.names[i];
+        assert_int_equal(batch.gets[i].result, FB_OK);
+        assert_int_equal(batch.gets[i].bytes, BYTES);
+        assert_true(test_value_check(test_value_of(SEED, name, strlen(name), BYTES), 0,
+                                     batch.bufs[i].ptr, BYTES));
+    }
+    batch_free(&batch);
+    fb_client_close(client);
+    stop();
+}
+
 static void listing_and_persistence(void **state)
 {
     (void)state;
@@ -680,7 +726,7 @@ int main(void)
         cmocka_unit_test(namespaces_do_not_meet),    cmocka_unit_test(holds_are_kept),
         cmocka_unit_test(listing_and_persistence),   cmocka_unit_test(what_is_not_to_be_persisted),
         cmocka_unit_test(a_writer_that_is_killed),   cmocka_unit_test(a_writer_that_is_stopped),
-        cmocka_unit_test(a_fork_after_connect),
+        cmocka_unit_test(a_fork_after_connect),      cmocka_unit_test(many_small_values),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
