@@ -3,6 +3,7 @@
  * how.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,8 +51,25 @@ static void tell_ready(void *context)
         return;
     ssize_t n = write(*fd, line, sizeof(line) - 1);
     (void)n; /* who does not listen does not care */
-    close(*fd);
+    /* The next descriptor that is opened takes the number of a closed one: if that were stderr, the
+     * log would go into a connection or a file. */
+    if (*fd > STDERR_FILENO)
+        close(*fd);
     *fd = -1;
+}
+
+/* The same trap at the start: without stdin, stdout or stderr the device could get their numbers.
+ */
+static int fill_standard_fds(void)
+{
+    int fd;
+    do {
+        fd = open("/dev/null", O_RDWR);
+    } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd < 0)
+        return -errno;
+    close(fd);
+    return 0;
 }
 
 static int fail(const char *why, int code)
@@ -80,6 +98,10 @@ static int serve(struct fb_server_settings *settings)
     char why[FB_NODE_WHY_BYTES] = "";
     struct fb_node *node = NULL;
     struct fb_server_signals *signals = NULL;
+    if (fill_standard_fds() != 0)
+        return fail("/dev/null cannot be opened: it takes the place of a standard descriptor that "
+                    "is closed",
+                    FB_SERVER_EXIT_CANNOT_START);
     if (fb_server_signals_block() != 0)
         return fail("signals cannot be blocked", FB_SERVER_EXIT_CANNOT_START);
     settings->node.ready = tell_ready;

@@ -116,7 +116,8 @@ static const struct option options[] = {
     {"log-level", KIND_LEVEL, NUMBER(node.log_level), 0, 0, "info", "LEVEL",
      "debug, info, warn or error"},
     {"ready-fd", KIND_NUMBER, NUMBER(ready_fd), 0, INT32_MAX, NULL, "FD",
-     "write a line to this descriptor, and close it, when the node serves"},
+     "write a line to this descriptor, and close it (0 to 2 stay open), when the node serves; it "
+     "must be open for writing at the start"},
 #ifdef FB_TEST_HOOKS
     {"bug", KIND_TEXT, AT(bugs), 0, 0, 0, "", "NAMES",
      "test build: planted bugs, separated by commas"},
@@ -468,6 +469,28 @@ static int take_all(struct fb_server_settings *settings, char *why, size_t why_b
     return 0;
 }
 
+/*
+ * A number that nobody opened is taken by the first thing that the node itself opens, say the file
+ * of the SSD tier: the line would go there, and the descriptor be closed under its user. So it is
+ * checked while nothing of the node's own is open.
+ */
+static int check_ready_fd(const struct fb_server_settings *settings, char *why, size_t why_bytes)
+{
+    static const char name[] = "ready-fd";
+    int i = find(name, sizeof(name) - 1);
+    FB_ASSERT(i >= 0);
+    if (settings->ready_fd < 0)
+        return 0;
+    int flags = fcntl(settings->ready_fd, F_GETFL);
+    const char *clause = NULL;
+    if (flags < 0)
+        clause = "no such descriptor is open; it must be one that whoever starts the node has "
+                 "opened, say --ready-fd=3 with 3>FILE in a shell";
+    else if ((flags & O_ACCMODE) == O_RDONLY)
+        clause = "this descriptor is open for reading only; hand over one that can be written";
+    return clause == NULL ? 0 : wrong(&options[i], &settings->values[i], clause, why, why_bytes);
+}
+
 int fb_server_options_read(struct fb_server_settings *settings, int argc, char *const *argv,
                            char *const *environment, char *why, size_t why_bytes)
 {
@@ -480,7 +503,9 @@ int fb_server_options_read(struct fb_server_settings *settings, int argc, char *
     if (read_environment(settings, environment, why, why_bytes) != 0 ||
         read_file(settings, why, why_bytes) != 0)
         return -1;
-    return take_all(settings, why, why_bytes);
+    if (take_all(settings, why, why_bytes) != 0)
+        return -1;
+    return check_ready_fd(settings, why, why_bytes);
 }
 
 /* ---- what is printed ---- */

@@ -72,7 +72,9 @@ class Daemon:
         if default:
             command += ["--socket=" + self.socket_path, "--listen=127.0.0.1:0",
                         "--admin=127.0.0.1:0", "--pool=32MB"]
-        command += list(arguments) + ["--ready-fd=%d" % self.ready_fd]
+        command += list(arguments)
+        if "FOREBAY_READY_FD" not in (env or {}):
+            command += ["--ready-fd=%d" % self.ready_fd]
         # A leak check at the end would make a refusal look like a failure while running.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
         environment.update(env or {})
@@ -262,6 +264,54 @@ def test_through_without_ssd(home):
 
 def test_socket_path_too_long(home):
     refuses(home, 2, "--socket", "107", arguments=["--socket=/" + "x" * 200])
+
+
+def bare(*arguments, env=None, before=None, **how):
+    """A forebayd without the class above, so that no descriptor is handed over: its exit code and stderr."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+    environment.update(env or {})
+    done = subprocess.run([forebayd] + list(arguments), env=environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20, check=False,
+                          preexec_fn=before, **how)
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
+def refuses_bare(code, *words, arguments=(), **how):
+    """As refuses(), without a descriptor that tells of readiness."""
+    got, text = bare(*arguments, **how)
+    expect(got == code and text.count("\n") == 1, "exit code %d: %s" % (got, text))
+    for word in words:
+        expect(word in text, "'%s' is not in: %s" % (word, text))
+
+
+def test_ready_fd_that_is_not_open(home):
+    """No number at which the node would open something of its own; whatever source names it."""
+    path = os.path.join(home, "ssd")
+    for number in list(range(3, 24)) + [1000]:
+        refuses_bare(2, "--ready-fd '%d'" % number, "open", "3>", arguments=["--ready-fd=%d" % number] + ssd(home))
+    refuses_bare(2, "FOREBAY_READY_FD", "'7'", env={"FOREBAY_READY_FD": "7"})
+    refuses_bare(2, "line 1", "'7'", arguments=["--config=" + write(home, "ready-fd: 7\n")])
+    expect(not os.path.exists(path), "nothing was made")
+    with open(os.devnull, "rb") as file:
+        refuses_bare(2, "reading only", arguments=["--ready-fd=%d" % file.fileno()], pass_fds=[file.fileno()])
+
+
+def test_closed_standard_descriptors(home):
+    """With stderr closed the log must not go into what takes its number, nor the ready line close it."""
+    def close_all():
+        for fd in (0, 1, 2):
+            os.close(fd)
+
+    with Daemon(home, *ssd(home), before=close_all) as daemon:
+        expect(daemon.wait_ready(), "it does not serve")
+        links = [os.readlink("/proc/%d/fd/%d" % (daemon.process.pid, fd)) for fd in (0, 1, 2)]
+        expect(links == ["/dev/null"] * 3, links)
+        expect(daemon.end() == 0, "the end")
+    with Daemon(home, *ssd(home), env={"FOREBAY_READY_FD": "2"}) as daemon:
+        until = time.monotonic() + START_S
+        while " limits " not in daemon.log() and time.monotonic() < until:
+            time.sleep(0.01)
+        expect(daemon.end() == 0 and " drain_ended " in daemon.log(), "the log goes on: " + daemon.log())
 
 
 def write(home, text):
