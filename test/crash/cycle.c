@@ -292,6 +292,7 @@ static void hurt(struct crash_run *run, uint32_t cycle)
     struct fb_prng prng;
     fb_prng_seed(&prng, cycle_seed(run, cycle, 4));
     atomic_store(&run->state->tainted, true);
+    crash_count(run->state, CRASH_N_DAMAGED, 1);
     crash_damage(run->state, &prng, run->server.ssd_path, run->copy_path);
 }
 

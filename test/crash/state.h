@@ -28,14 +28,15 @@
 #define CRASH_VALUE_BYTES (3u << 20) /* the longest value */
 #define CRASH_TEXT_BYTES  400
 
-/* X(symbol, text, needed): counters of what a run did; `needed`: a long run must show it. */
+/* X(symbol, text, needed): counters of what a run did; `needed`: 1: a long run must show it, 2: one
+ * of 100 cycles too. */
 #define CRASH_COUNTER_LIST(X)                                         \
     X(CYCLES, "cycles", 1)                                            \
     X(ERAS, "fresh devices", 1)                                       \
-    X(KILLS, "kill -9 of the server", 1)                              \
-    X(FORGET, "cycles that forgot unflushed writes", 1)               \
-    X(CLIENT_KILLS, "clients killed", 1)                              \
-    X(CLIENT_STOPS, "clients stopped", 1)                             \
+    X(KILLS, "kill -9 of the server", 2)                              \
+    X(FORGET, "cycles that forgot unflushed writes", 2)               \
+    X(CLIENT_KILLS, "clients killed", 2)                              \
+    X(CLIENT_STOPS, "clients stopped", 2)                             \
     X(CLIENT_STOP_KILLS, "clients killed while stopped", 1)           \
     X(PUTS, "puts stored", 1)                                         \
     X(PUTS_EXISTS, "puts answered EXISTS", 1)                         \
@@ -58,11 +59,12 @@
     X(ACK_PERSISTED, "acknowledged as persisted", 1)                  \
     X(DOUBTS, "operations in doubt at a kill", 1)                     \
     X(CHECKED, "keys checked after a restart", 1)                     \
-    X(CHECKED_PERSISTED, "acknowledged-persisted keys checked", 1)    \
+    X(CHECKED_PERSISTED, "acknowledged-persisted keys checked", 2)    \
     X(CHECKED_HITS, "hits after a restart", 1)                        \
     X(GIVEN_UP, "missed with a reclaim record", 1)                    \
     X(BEYOND_HISTORY, "missed, older than the kept history", 0)       \
     X(DOUBT_NEW, "doubts that had come true", 1)                      \
+    X(DAMAGED, "cycles with a damaged file", 2)                       \
     X(DAMAGE_FLIP, "bits flipped", 1)                                 \
     X(DAMAGE_SWAP, "blocks swapped", 1)                               \
     X(DAMAGE_ZERO, "blocks zeroed", 1)                                \
