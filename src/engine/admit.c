@@ -143,6 +143,10 @@ static enum verdict find_space(struct fb_shard *shard, struct fb_op *op)
         return verdict;
     if (peer_has_its_share(shard, op->peer, pages))
         return PASS_OVER;
+    /* Whatever else goes, what is in quarantine stays until its holder lets go or is proven dead:
+     * this one waits for that, and others need not wait behind it. */
+    if (pages + shard->pages[FB_PAGES_QUARANTINE] > shard->cap_pages)
+        return PASS_OVER;
     bool throttled = is_throttled(shard, op, pages);
     bool full = fb_tier_now(shard) == FB_TIER_FULL;
     if (throttled && !full) {

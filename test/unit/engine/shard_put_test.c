@@ -360,6 +360,32 @@ static void test_two_thirds_of_the_pool_each(void **state)
 
 /* 32 clients with a batch of one pool each, all keys the same, every other client in opposite
  * order. */
+/* What a stopped client keeps can keep a large value out for as long as it may wait; small ones of
+ * other clients go by. */
+static void test_nobody_waits_behind_what_cannot_be(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_stand(&stand, false);
+    uint64_t bytes = fb_shard_value_bytes_max(stand.shard) / 3 * 2;
+    stand.deadline_ns = 600 * FB_SEC_NS;
+    struct stand_op *stopped =
+        stand_put_as(&stand, STAND_STOPPED, 0, 1, bytes, 0, FB_PERSIST_DEFAULT);
+    stand_run(&stand, 30 * FB_SEC_NS); /* its grant expires */
+    assert_true(stand_stats(&stand).quarantine_bytes >= bytes);
+    struct stand_op *large = stand_put(&stand, 1, 2, bytes, 0, FB_PERSIST_DEFAULT);
+    for (uint64_t key = 10; key < 30; key++) {
+        struct stand_op *small = stand_put(&stand, 2, key, 5000, 0, FB_PERSIST_DEFAULT);
+        stand_run(&stand, FB_MS_NS);
+        assert_true(small->done);
+        assert_int_equal(stand_end(&stand, small), FB_OK);
+    }
+    assert_false(large->granted);
+    stand_go_on(&stand, stopped);
+    assert_int_equal(stand_end(&stand, large), FB_OK);
+    stand_close(&stand);
+}
+
 static void test_batches_in_opposite_order(void **state)
 {
     (void)state;
@@ -622,6 +648,7 @@ int main(void)
         cmocka_unit_test(test_a_mismatch_is_counted_as_what_it_is),
         cmocka_unit_test(test_more_than_the_pool_in_one_go),
         cmocka_unit_test(test_two_thirds_of_the_pool_each),
+        cmocka_unit_test(test_nobody_waits_behind_what_cannot_be),
         cmocka_unit_test(test_batches_in_opposite_order),
         cmocka_unit_test(test_batches_of_a_pool_each),
         cmocka_unit_test(test_fairness),
