@@ -295,6 +295,17 @@ static void table_written(void *ctx, struct fb_log_names *names, int result)
     conclude(shard, op, result);
 }
 
+/*
+ * True if nothing has to be durable: there is no device, or it is fenced and the namespace is new.
+ * Behind a fence nothing of it gets onto the device, so that a start that does not know it makes it
+ * anew. A bump has to be durable always: else the old epoch would be back.
+ */
+static bool is_for_memory(const struct fb_shard *shard, const struct fb_op *op)
+{
+    return shard->log == NULL ||
+           (op->kind == FB_OP_NAMESPACE && fb_tier_now(shard) == FB_TIER_FENCED);
+}
+
 /* Serves the change in front. False if it has to wait. */
 static bool serve(struct fb_shard *shard)
 {
@@ -317,7 +328,7 @@ static bool serve(struct fb_shard *shard)
     uint32_t len = encode(shard, (uint16_t)number, &shard->names_plan);
     if (len == 0) {
         fb_op_end(shard, op, FB_QUOTA, FB_REASON_QUOTA);
-    } else if (shard->log == NULL) {
+    } else if (is_for_memory(shard, op)) {
         conclude(shard, op, 0);
     } else {
         shard->names_op = op;
