@@ -21,8 +21,8 @@
 #define CONNECTIONS_MAX   32
 #define TIMEOUT_S         10
 #define CONNECTION_MEMORY (16u * 1024)
-/* A page of metrics is of a moment after its request: the data thread publishes more often than
- * this. */
+/* A page of metrics is of a moment after its request: the data thread is woken for it, and a turn
+ * takes less than this. */
 #define SETTLE_NS (2 * FB_NODE_PUBLISH_NS + FB_MS_NS)
 
 struct fb_node_admin {
@@ -30,8 +30,10 @@ struct fb_node_admin {
     char address[FB_NODE_ADDRESS_BYTES];
 };
 
-static void settle(void)
+static void settle(struct fb_node *node)
 {
+    atomic_store(&node->snapshot_wanted, true);
+    fb_node_wake(node);
     struct timespec left = {.tv_nsec = (long)SETTLE_NS};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         continue;
@@ -63,7 +65,7 @@ static unsigned compose(struct fb_node *node, const char *url, struct fb_node_te
         return MHD_HTTP_NOT_FOUND;
     }
     if (metrics)
-        settle();
+        settle(node);
     struct fb_node_snapshot snapshot;
     fb_node_snapshot_get(node, &snapshot);
     uint64_t age = fb_sub_floored(fb_node_now_ns(), atomic_load(&node->last_turn_ns));

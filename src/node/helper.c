@@ -10,14 +10,6 @@
 
 #include "node/node_private.h"
 
-/* Wakes the data thread. A full eventfd is readable already. */
-static void ring(struct fb_node *node)
-{
-    uint64_t one = 1;
-    ssize_t n = write(node->wake.fd, &one, sizeof(one));
-    (void)n;
-}
-
 /* Waits until it is time, or the helper is to end; returns false then. */
 static bool rest(struct fb_node_helper *helper, unsigned ms)
 {
@@ -39,7 +31,7 @@ static void look_at_disk(struct fb_node *node)
     int64_t room = fb_device_room(&node->device);
     int below = room == 0;
     if (room >= 0 && atomic_exchange(&node->helper.below_floor, below) != below)
-        ring(node);
+        fb_node_wake(node);
 }
 
 static void *work(void *argument)
@@ -49,7 +41,7 @@ static void *work(void *argument)
     while (rest(&node->helper, faulting ? 0 : FB_NODE_FLOOR_MS)) {
         if (faulting) {
             faulting = fb_node_pool_fault(&node->pool);
-            ring(node);
+            fb_node_wake(node);
         } else if (node->has_device) {
             look_at_disk(node);
         }

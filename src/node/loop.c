@@ -56,12 +56,17 @@ void fb_node_watch_close(struct fb_node *node, struct fb_node_watch *watch)
     watch->events = 0;
 }
 
-void fb_node_stop(struct fb_node *node)
+void fb_node_wake(struct fb_node *node)
 {
-    atomic_fetch_add(&node->stops, 1);
     uint64_t one = 1;
     ssize_t n = write(node->wake.fd, &one, sizeof(one)); /* a full one is readable already */
     (void)n;
+}
+
+void fb_node_stop(struct fb_node *node)
+{
+    atomic_fetch_add(&node->stops, 1);
+    fb_node_wake(node);
 }
 
 /* ---- the end of a run ---- */
@@ -319,9 +324,12 @@ static int wait_for(struct fb_node *node, struct epoll_event *events)
 {
     uint64_t now = fb_node_now_ns();
     uint64_t next = next_ns(node, now);
-    fb_node_publish(node, now, false);
+    bool wanted = atomic_load(&node->snapshot_wanted);
+    if (wanted)
+        atomic_store(&node->snapshot_wanted, false);
+    fb_node_publish(node, now, wanted);
     if (node->unpublished)
-        next = fb_min_u64(next, node->published_ns + FB_NODE_PUBLISH_NS);
+        next = fb_min_u64(next, node->published_ns + FB_NODE_PUBLISH_LATE_NS);
     uint64_t left = fb_sub_floored(next, now);
     struct timespec timeout = {.tv_sec = (time_t)(left / FB_SEC_NS),
                                .tv_nsec = (long)(left % FB_SEC_NS)};
