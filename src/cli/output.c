@@ -1,5 +1,6 @@
 /* Output and what the commands have in common. See cli.h. */
 #include <ctype.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #define PROGRESS_AFTER_S 1.0
 #define PROGRESS_EVERY_S 0.2
+#define STATUS_BYTES     FB_KIB(64)
 #define NAMESPACE_ADVICE "use --model and the like, or FOREBAY_MODEL and the like"
 
 void fb_cli_error(const char *format, ...)
@@ -48,6 +50,39 @@ int fb_cli_worse(int one, int other)
     return FB_CLI_FAILED;
 }
 
+/* How many namespaces the node takes; it says so to a client without one. 0: not known. */
+static unsigned long long namespaces_max(struct fb_client_options options)
+{
+    static char text[STATUS_BYTES];
+    struct fb_client *client = NULL;
+    unsigned long long most = 0;
+    options.no_namespace = true;
+    options.ns = (struct fb_namespace_fields){0};
+    if (fb_client_open(&options, &client, NULL, 0) == FB_OK &&
+        fb_status(client, text, sizeof(text), NULL, options.connect_timeout_ms) == FB_OK) {
+        json_t *root = json_loads(text, 0, NULL);
+        most = (unsigned long long)json_integer_value(json_object_get(root, "namespaces_max"));
+        json_decref(root);
+    }
+    fb_client_close(client);
+    return most;
+}
+
+static int say_not_opened(const struct fb_client_options *options, int result, const char *why)
+{
+    bool advise = result == FB_BAD_ARGUMENT && strstr(why, "namespace") != NULL;
+    unsigned long long most = result == FB_QUOTA ? namespaces_max(*options) : 0;
+    if (most != 0)
+        fb_cli_error("%s (--namespaces=%llu)", why, most);
+    else
+        fb_cli_error("%s%s%s", why, advise ? ": " : "", advise ? NAMESPACE_ADVICE : "");
+    if (result == FB_BAD_ARGUMENT)
+        return FB_CLI_USAGE;
+    if (result == FB_CONNECTION || result == FB_DEADLINE || result == FB_DENIED)
+        return FB_CLI_UNREACHABLE;
+    return FB_CLI_FAILED;
+}
+
 struct fb_client *fb_cli_open(const struct fb_cli_args *args, bool with_namespace, int *code)
 {
     struct fb_client_options options;
@@ -65,14 +100,7 @@ struct fb_client *fb_cli_open(const struct fb_cli_args *args, bool with_namespac
     int result = fb_client_open(&options, &client, why, sizeof(why));
     if (result == FB_OK)
         return client;
-    bool advise = result == FB_BAD_ARGUMENT && strstr(why, "namespace") != NULL;
-    fb_cli_error("%s%s%s", why, advise ? ": " : "", advise ? NAMESPACE_ADVICE : "");
-    if (result == FB_BAD_ARGUMENT)
-        *code = FB_CLI_USAGE;
-    else if (result == FB_CONNECTION || result == FB_DEADLINE || result == FB_DENIED)
-        *code = FB_CLI_UNREACHABLE;
-    else
-        *code = FB_CLI_FAILED;
+    *code = say_not_opened(&options, result, why);
     return NULL;
 }
 

@@ -283,8 +283,8 @@ static const char *why_not(const struct fb_shard *shard, int result)
         return "the device holds more parts of values than index_entries allows; raise "
                "index_entries, or format the device";
     if (shard->load_error == FB_TOO_BIG)
-        return "the device knows more namespaces than namespaces_max allows; raise "
-               "namespaces_max, or format the device";
+        return "the device knows more namespaces than --namespaces allows; raise it, or "
+               "format the device";
     return "the namespace table of the device cannot be read; format the device";
 }
 

@@ -322,7 +322,9 @@ struct fb_shard {
     uint32_t lease_beat;  /* worked off up to here */
     struct fb_lease_sum leased; /* sum of them */
 
-    struct fb_namespace *namespaces;
+    struct fb_namespace *namespaces;                   /* the first namespace_count are used */
+    uint8_t (*namespace_ids)[FB_NAMESPACE_ID_BYTES]; /* theirs again, close together to search */
+    uint32_t namespace_count;
     struct fb_space *spaces;
     uint32_t spaces_max;
     uint32_t sweep; /* next entry to look at for retired spaces */

@@ -24,6 +24,7 @@ void fb_space_init(struct fb_shard *shard, struct fb_region *region)
 {
     uint32_t max = shard->config.namespaces_max;
     shard->namespaces = FB_REGION_NEW(region, struct fb_namespace, max);
+    shard->namespace_ids = fb_region_take_array(region, max, FB_NAMESPACE_ID_BYTES, 1);
     shard->spaces_max = 2 * max;
     shard->spaces = FB_REGION_NEW(region, struct fb_space, shard->spaces_max);
     shard->names_bytes = fb_region_take(region, FB_LOG_NAMES_BYTES_MAX, FB_CACHE_LINE);
@@ -38,9 +39,8 @@ struct fb_namespace *fb_space_namespace(const struct fb_shard *shard, uint16_t n
 
 int fb_space_find(const struct fb_shard *shard, const uint8_t *id)
 {
-    for (uint32_t i = 0; i < shard->config.namespaces_max; i++)
-        if (shard->namespaces[i].used &&
-            memcmp(shard->namespaces[i].id, id, FB_NAMESPACE_ID_BYTES) == 0)
+    for (uint32_t i = 0; i < shard->namespace_count; i++)
+        if (memcmp(shard->namespace_ids[i], id, FB_NAMESPACE_ID_BYTES) == 0)
             return (int)i;
     return -1;
 }
@@ -129,7 +129,7 @@ static uint32_t encode(struct fb_shard *shard, uint16_t changed, const struct fb
     size_t count_at = writer.at_bytes;
     fb_writer_u32(&writer, 0);
     uint32_t count = 0;
-    for (uint32_t i = 0; i < shard->config.namespaces_max; i++) {
+    for (uint32_t i = 0; i <= shard->namespace_count && i < shard->config.namespaces_max; i++) {
         const struct fb_namespace *ns = i == changed ? as : &shard->namespaces[i];
         if (!ns->used)
             continue;
@@ -159,6 +159,14 @@ static bool read_one(struct fb_reader *reader, struct fb_namespace *ns)
     return true;
 }
 
+/* The next place is taken. They are kept for good, so that there are no gaps. */
+static void note_id(struct fb_shard *shard, uint16_t number)
+{
+    FB_ASSERT(number == shard->namespace_count && number < shard->config.namespaces_max);
+    memcpy(shard->namespace_ids[number], shard->namespaces[number].id, FB_NAMESPACE_ID_BYTES);
+    shard->namespace_count++;
+}
+
 /* A namespace of the table becomes known. */
 static void adopt(struct fb_shard *shard, uint16_t number)
 {
@@ -167,6 +175,7 @@ static void adopt(struct fb_shard *shard, uint16_t number)
     FB_ASSERT(space != SPACE_NONE);
     take_space(shard, space, number, ns->epoch);
     ns->space = space;
+    note_id(shard, number);
 }
 
 int fb_space_load(struct fb_shard *shard)
@@ -248,10 +257,8 @@ static int plan(struct fb_shard *shard, struct fb_op *op, struct fb_namespace *a
     }
     memcpy(as->secret, op->ns_secret, sizeof(as->secret));
     memcpy(as->fields, op->ns_fields, op->ns_fields_bytes);
-    for (uint32_t i = 0; i < shard->config.namespaces_max; i++)
-        if (!shard->namespaces[i].used)
-            return (int)i;
-    return FB_QUOTA;
+    bool is_full = shard->namespace_count == shard->config.namespaces_max;
+    return is_full ? FB_QUOTA : (int)shard->namespace_count;
 }
 
 /* The change is durable. */
@@ -274,6 +281,8 @@ static void apply(struct fb_shard *shard, struct fb_op *op)
     *ns = as;
     take_space(shard, space, (uint16_t)number, ns->epoch);
     ns->space = space;
+    if (op->kind == FB_OP_NAMESPACE)
+        note_id(shard, (uint16_t)number);
     answer(op, (uint16_t)number, ns);
 }
 

@@ -27,9 +27,7 @@ void fb_shard_stats(const struct fb_shard *shard, struct fb_shard_stats *out)
     out->keys = shard->index.keys;
     out->waiting_puts = shard->waiting_puts;
     out->open_ops = shard->open_ops;
-    out->namespaces = 0;
-    for (uint32_t i = 0; i < shard->config.namespaces_max; i++)
-        out->namespaces += shard->namespaces[i].used;
+    out->namespaces = shard->namespace_count;
     out->device_write_bytes_per_s = shard->log == NULL ? 0 : shard->rate_bytes_per_s;
     out->keys_dram = shard->keys_dram;
     out->keys_ssd = shard->keys_ssd;

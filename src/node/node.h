@@ -22,6 +22,7 @@
 #define FB_NODE_POOL_BYTES_MIN    FB_MIB(16)
 #define FB_NODE_POOL_STEP_BYTES   FB_MIB(2)
 #define FB_NODE_SESSIONS_DEFAULT  256u
+#define FB_NODE_NAMESPACES_MAX    4096u
 #define FB_NODE_INDEX_DEFAULT_MIN 65536u
 #define FB_NODE_HEARTBEAT_MS      5000u
 
@@ -48,6 +49,7 @@ struct fb_node_config {
 
     uint64_t node_id; /* 0: 1 */
     uint32_t drain_ms, lease_ms, hold_ms, sessions_max, watermark_pct;
+    uint32_t namespaces_max; /* 0: 1024. At most FB_NODE_NAMESPACES_MAX */
     uint64_t device_write_bytes_per_s; /* a guess to begin with */
 
     enum fb_logger_level log_level;

@@ -138,7 +138,7 @@ struct fb_node_facts {
     uint64_t pool_bytes, index_bytes, plan_bytes;
     uint64_t value_bytes_max;
     enum fb_value_limit value_limit;
-    uint32_t chunk_bytes, sessions_max;
+    uint32_t chunk_bytes, sessions_max, namespaces_max;
     bool huge_pages, is_direct, has_device;
 };
 

@@ -28,6 +28,7 @@
 #define SESSION_BITS      32  /* of a session's number: a counter; above it: of this start */
 #define INDEX_ENTRY_BYTES 96u /* what an entry costs at most, all in */
 #define FDS_BESIDE        64u /* descriptors that are not connections */
+#define NAMESPACES        1024u
 
 /* ---- settings ---- */
 
@@ -148,6 +149,8 @@ static void fill_defaults(struct fb_node_config *config)
         config->node_id = 1;
     if (config->sessions_max == 0)
         config->sessions_max = FB_NODE_SESSIONS_DEFAULT;
+    if (config->namespaces_max == 0)
+        config->namespaces_max = NAMESPACES;
     if (config->drain_ms == 0)
         config->drain_ms = FB_SHUTDOWN_NS / FB_MS_NS;
 }
@@ -166,6 +169,7 @@ static void shard_config_of(const struct fb_node_config *config, struct fb_shard
         .watermark_pct = config->watermark_pct,
         .device_write_bytes_per_s = config->device_write_bytes_per_s,
         .peers_max = config->sessions_max,
+        .namespaces_max = config->namespaces_max,
         .log = {.capacity_bytes = config->ssd_cap_bytes, .node_id = config->node_id, .shards = 1},
     };
 }
@@ -490,6 +494,7 @@ static void note_facts(struct fb_node *node)
     facts->value_limit = fb_shard_value_limit(node->shard);
     facts->chunk_bytes = fb_shard_chunk_bytes(node->shard);
     facts->sessions_max = node->config.sessions_max;
+    facts->namespaces_max = node->config.namespaces_max;
     facts->huge_pages = node->pool.huge;
     facts->has_device = node->has_device;
     facts->is_direct = node->has_device && node->device.is_direct;

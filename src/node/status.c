@@ -110,6 +110,7 @@ void fb_node_status(const struct fb_node_snapshot *snapshot, const struct fb_nod
     number(text, "keys_dram", snapshot->shard.keys_dram);
     number(text, "keys_ssd", snapshot->shard.keys_ssd);
     number(text, "namespaces", snapshot->shard.namespaces);
+    number(text, "namespaces_max", facts->namespaces_max);
     pool(text, snapshot);
     ssd(text, snapshot, facts);
     traffic(text, snapshot);

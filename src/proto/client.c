@@ -4,6 +4,7 @@
  */
 #include "proto/client.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -444,6 +445,29 @@ static void take_error(struct fb_proto_client *client, uint64_t now_ns, struct f
     client->why[error.text_bytes] = '\0';
 }
 
+/* Why no namespace was opened; the text of a result alone speaks of keys and values. */
+static void refused(struct fb_proto_client *client, uint64_t now_ns, int result)
+{
+    static const struct {
+        int result;
+        const char *cure;
+    } cures[] = {
+        {FB_QUOTA, "the node has as many as it takes, and they are kept for good; use one that is "
+                   "there, or raise its --namespaces"},
+        {FB_IO, "a namespace is made durable before it is used, and the node's device failed or is "
+                "fenced; see tier_state, and replace the device or start the node without it"},
+    };
+    char text[FB_WIRE_TEXT_MAX];
+    const char *why = result < 0 ? fb_result_text(result) : "an answer that makes no sense";
+    for (size_t i = 0; i < FB_ARRAY_COUNT(cures); i++) {
+        if (result == cures[i].result)
+            why = cures[i].cure;
+    }
+    snprintf(text, sizeof(text), "the node did not open the namespace: %s: %s",
+             fb_result_name(result), why);
+    fb_proto_client_lost(client, now_ns, result, text);
+}
+
 static void take_namespace(struct fb_proto_client *client, uint64_t now_ns, struct fb_proto_op *op,
                            struct fb_reader *reader)
 {
@@ -468,7 +492,7 @@ static void take_namespace(struct fb_proto_client *client, uint64_t now_ns, stru
     if (done.result == FB_OK)
         client->state = FB_PROTO_READY;
     else
-        fb_proto_client_lost(client, now_ns, done.result, "the node did not open the namespace");
+        refused(client, now_ns, done.result);
 }
 
 /* Frames that belong to no operation. Returns false if it is not one of these. */

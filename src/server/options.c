@@ -75,6 +75,10 @@ static const struct option options[] = {
     {"sessions", KIND_NUMBER, NUMBER(node.sessions_max), 1, FB_SESSIONS_MAX, "256", "N",
      "connections at once; each may take about 0.6 MiB"},
 
+    {"namespaces", KIND_NUMBER, NUMBER(node.namespaces_max), 1, FB_NODE_NAMESPACES_MAX, "1024", "N",
+     "namespaces that can be made; they are kept for good, and their table on SSD holds about 4000 "
+     "short ones, or 240 of the longest"},
+
     {"pool", KIND_SIZE, NUMBER(node.pool_bytes), FB_NODE_POOL_BYTES_MIN, POOL_BYTES_MAX, "1GiB",
      "SIZE", "memory for values, in steps of 2 MiB"},
     {"index-entries", KIND_NUMBER, NUMBER(node.index_entries), 0, INDEX_ENTRIES_MAX, "0", "N",

@@ -37,7 +37,8 @@ folder = ""
 # Sanitizers bring an allocator of their own, and are slow: these run with the plain build alone.
 PLAIN_ONLY = ("test_preloaded_allocator", "test_a_gigabyte")
 # These need faults of the device, which test builds alone have.
-HOOKS_ONLY = ("test_doctor_on_a_broken_device", "test_later_signal_ends_at_once")
+HOOKS_ONLY = ("test_doctor_on_a_broken_device", "test_namespace_that_cannot_be_made_durable",
+              "test_later_signal_ends_at_once")
 
 
 class Result:
@@ -163,6 +164,34 @@ def test_flag_before_environment(home):
         forebay("get", "k", "--salt", "other", node=node, code=3)
         forebay("get", "k", env={"FOREBAY_SALT": "other"}, node=node, code=3)
         forebay("get", "k", node=node)
+
+
+def test_namespaces_are_limited(home):
+    """More than 64 by default; what is one too many is told as such, and so is a node that takes fewer than it has."""
+    with Node(home) as node:
+        for i in range(70):
+            forebay("exists", "k", node=node, model="m%d" % i, code=3)
+        status = json.loads(forebay("status", "--json", node=node, model=None).text)
+        expect(status["namespaces"] == 70 and status["namespaces_max"] == 1024, str(status))
+        node.end()
+    daemon.refuses(home, 3, "--namespaces", "format", arguments=["--ssd-path=" + home, "--ssd-cap=128MB",
+                                                                 "--ssd-floor=0", "--namespaces=69"])
+    with Node(home, "--namespaces=71") as node:
+        forebay("exists", "k", node=node, model="m69", code=3)
+        forebay("exists", "k", node=node, model="new", code=3)
+        got = forebay("exists", "k", node=node, model="newer", code=1)
+        has(got.err, "namespace: QUOTA", "kept for good", "--namespaces=71")
+        expect(got.err.count("\n") == 1, "one line: " + got.err)
+        forebay("exists", "k", node=node, model="m0", code=3)
+
+
+def test_namespace_that_cannot_be_made_durable(home):
+    with Node(home, "--io-fault=write:12+:EIO") as node:
+        codes = [forebay("put", "k", "--timeout=3s", node=node, model="m%d" % i, stdin=b"v", code=None)
+                 for i in range(12)]
+        found = [one.err for one in codes if "namespace" in one.err]
+        expect(found and codes[-1].code == 1, "no namespace was refused: %s" % [one.err for one in codes])
+        has(found[-1], "namespace: IO", "device", "fenced")
 
 
 # ---- values ------------------------------------------------------------------------------------

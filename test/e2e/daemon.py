@@ -735,17 +735,21 @@ def compare(what, there, documented):
 
 
 def test_options_are_documented(_):
+    """The same names, defaults and words in --help and in the document."""
     text = subprocess.run([forebayd, "--help"], stdout=subprocess.PIPE, check=True).stdout.decode()
-    there = set(re.findall(r"^  --([a-z-]+)", text, re.M))
-    documented = set(re.findall(r"^\| `--([a-z-]+)[`=]", operations(), re.M))
-    if "bug" not in there:
+    said = {}
+    for name, words in re.findall(r"^  --([a-z-]+)(?:=\S+)?[ \n]((?:.|\n(?= {4}))*)", text, re.M):
+        said[name] = re.sub(r"\s+", " ", words).strip()
+    rows = {name: (default.strip(" `"), words) for name, default, words in
+            re.findall(r"^\| `--([a-z-]+)(?:=.*?)?` \| ([^|]*) \| (.*) \|$", operations(), re.M)}
+    documented = set(rows)
+    if "bug" not in said:
         documented -= {"bug", "io-fault"}  # of test builds
-    compare("options", there, documented)
-    for name, default in re.findall(r"^  --([a-z-]+).*?(?:\(default ([^)]+)\)$|(?=^  --))", text,
-                                    re.M | re.S):
-        if default:
-            row = re.search(r"^\| `--%s[`=].*$" % name, operations(), re.M).group(0)
-            expect("`%s`" % default in row, "the default of --%s is %s: %s" % (name, default, row))
+    compare("options", set(said), documented)
+    for name, words in said.items():
+        default, row = rows[name]
+        expected = "%s (default %s)" % (row, default) if default else row
+        expect(words == expected, "--%s: the help says '%s', the document '%s'" % (name, words, expected))
 
 
 def test_exit_codes_are_documented(_):
