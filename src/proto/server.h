@@ -45,6 +45,8 @@
 #define FB_PROTO_WINDOW_BYTES_MIN FB_MIB(4)
 /* All sessions together: this part of the pool, so that readers who stop leave room for others. */
 #define FB_PROTO_WINDOW_SHARE 2
+/* And this part of that more for sessions that have nothing pinned yet. */
+#define FB_PROTO_WINDOW_FIRST 2
 /* Bytes of DATA that are queued before other work of the session gets a turn. */
 #define FB_PROTO_DATA_QUEUE_BYTES FB_KIB(512)
 /* Payload of one DATA frame that a node sends: never across a leaf. */

@@ -32,11 +32,15 @@ static uint64_t share_of(const struct fb_slot *slot, uint64_t value_bytes)
     return fb_min_u64(fb_min_u64(value_bytes, slot->op.range_bytes), most);
 }
 
+/* A session that has nothing pinned may go beyond the part of all: readers who stopped keep others
+ * from reading much at a time, not from reading at all. */
 static bool window_has(const struct fb_proto_session *session, uint64_t bytes)
 {
     struct fb_proto_server *server = session->server;
-    if (server->window_used_bytes != 0 &&
-        server->window_used_bytes + bytes > server->window_max_bytes) {
+    uint64_t most = server->window_max_bytes;
+    if (session->window_used_bytes == 0)
+        most += most / FB_PROTO_WINDOW_FIRST;
+    if (server->window_used_bytes != 0 && server->window_used_bytes + bytes > most) {
         server->gets_wait = true;
         return false;
     }
