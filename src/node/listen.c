@@ -193,11 +193,12 @@ static enum fb_node_failure listen_unix(struct fb_node *node, char *why, size_t 
     /* Only this user may connect: made so before the name is there. */
     mode_t old = umask(S_IRWXG | S_IRWXO);
     int rc = bind(fd, (struct sockaddr *)&address, sizeof(address));
-    if (rc != 0 && errno == EADDRINUSE && is_left_over(&address)) {
+    int error = errno;
+    if (rc != 0 && error == EADDRINUSE && is_left_over(&address)) {
         unlink(path);
         rc = bind(fd, (struct sockaddr *)&address, sizeof(address));
+        error = errno;
     }
-    int error = errno;
     umask(old);
     errno = error;
     if (rc == 0 && begin(node, &node->local, fd, true) == 0) {

@@ -83,35 +83,45 @@ static enum fb_node_failure check_addresses(const struct fb_node_config *config,
     return check_address("--admin", config->admin, config->insecure_bind, why, why_bytes);
 }
 
+static const char *const persist_names[] = {
+    [FB_PERSIST_DEFAULT] = "auto",  [FB_PERSIST_OFF] = "off",         [FB_PERSIST_EVICT] = "evict",
+    [FB_PERSIST_BEHIND] = "behind", [FB_PERSIST_THROUGH] = "through",
+};
+
 static enum fb_node_failure check_sizes(struct fb_node_config *config, char *why, size_t why_bytes)
 {
     char text[FB_SIZE_TEXT_BYTES];
     config->pool_bytes = fb_align_down(config->pool_bytes, FB_NODE_POOL_STEP_BYTES);
     if (config->pool_bytes < FB_NODE_POOL_BYTES_MIN)
-        return bad(why, why_bytes, "--pool is %s; the least is 16 MiB, in steps of 2 MiB",
+        return bad(why, why_bytes,
+                   "--pool is %s; the least is 16 MiB, in steps of 2 MiB: make it larger",
                    fb_size_print(text, sizeof(text), config->pool_bytes));
     if (config->ssd_path == NULL) {
         if (config->persist != FB_PERSIST_DEFAULT && config->persist != FB_PERSIST_OFF)
             return bad(why, why_bytes,
-                       "--persist is evict, behind or through, and there is no --ssd-path: name "
-                       "the file or the device, "
-                       "or choose off");
+                       "--persist is %s, and there is no --ssd-path: name the file or the device, "
+                       "or choose off",
+                       config->persist < FB_ARRAY_COUNT(persist_names)
+                           ? persist_names[config->persist]
+                           : "unknown");
         if (config->ssd_cap_bytes != 0)
             return bad(why, why_bytes,
-                       "--ssd-cap is given and --ssd-path is not: name the file or the device");
+                       "--ssd-cap is %s, and there is no --ssd-path: name the file or the device",
+                       fb_size_print(text, sizeof(text), config->ssd_cap_bytes));
         return FB_NODE_OK;
     }
     if (config->ssd_path[0] == '\0' ||
         strlen(config->ssd_path) >= FB_NODE_PATH_BYTES - sizeof(SSD_FILE_NAME) - 1)
-        return bad(why, why_bytes, "--ssd-path has %zu characters; it may have 1 to %zu",
+        return bad(why, why_bytes,
+                   "--ssd-path has %zu characters; it may have 1 to %zu: choose another",
                    strlen(config->ssd_path),
                    (size_t)FB_NODE_PATH_BYTES - sizeof(SSD_FILE_NAME) - 2);
     config->ssd_cap_bytes = fb_align_down(config->ssd_cap_bytes, FB_BLOCK_BYTES);
     struct fb_log_geometry geometry;
     if (fb_log_geometry(config->ssd_cap_bytes, &geometry) != 0)
         return bad(why, why_bytes,
-                   "--ssd-cap is %s: not usable; it is the most that may be written at --ssd-path, "
-                   "from 32 MiB on",
+                   "--ssd-cap is %s; it must be from 16 MiB to 64 TiB: say how much may be written "
+                   "at --ssd-path",
                    fb_size_print(text, sizeof(text), config->ssd_cap_bytes));
     return FB_NODE_OK;
 }
@@ -127,13 +137,8 @@ static bool is_io_name(const char *name)
 
 bool fb_node_persist_find(const char *name, uint8_t *persist)
 {
-    static const char *const names[] = {
-        [FB_PERSIST_DEFAULT] = "auto",    [FB_PERSIST_OFF] = "off",
-        [FB_PERSIST_EVICT] = "evict",     [FB_PERSIST_BEHIND] = "behind",
-        [FB_PERSIST_THROUGH] = "through",
-    };
-    for (unsigned i = 0; i < FB_ARRAY_COUNT(names); i++) {
-        if (strcmp(name, names[i]) == 0) {
+    for (unsigned i = 0; i < FB_ARRAY_COUNT(persist_names); i++) {
+        if (strcmp(name, persist_names[i]) == 0) {
             *persist = (uint8_t)i;
             return true;
         }
@@ -181,11 +186,11 @@ enum fb_node_failure fb_node_config_check(struct fb_node_config *config, char *w
     if (!is_io_name(config->io))
         return bad(why, why_bytes, "--io '%s' is unknown; choose auto, uring or posix", config->io);
     if (config->sessions_max > SESSIONS_MAX)
-        return bad(why, why_bytes, "--sessions is %u; at most %u", config->sessions_max,
-                   SESSIONS_MAX);
+        return bad(why, why_bytes, "--sessions is %u; at most %u: choose fewer",
+                   config->sessions_max, SESSIONS_MAX);
     if (config->drain_ms > DRAIN_MS_MAX)
-        return bad(why, why_bytes, "--drain-ms is %u; at most %u (10 minutes)", config->drain_ms,
-                   DRAIN_MS_MAX);
+        return bad(why, why_bytes, "--drain-ms is %u; at most %u (10 minutes): choose less",
+                   config->drain_ms, DRAIN_MS_MAX);
     enum fb_node_failure failure = check_addresses(config, why, why_bytes);
     if (failure == FB_NODE_OK)
         failure = check_sizes(config, why, why_bytes);

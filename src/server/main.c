@@ -137,7 +137,9 @@ int main(int argc, char **argv)
         return fflush(stdout) == 0 ? FB_SERVER_EXIT_OK : FB_SERVER_EXIT_FAILED;
     }
     if (fb_bug_enable(settings.bugs) != 0) {
-        snprintf(why, sizeof(why), "--bug '%.200s': there is no such planted bug", settings.bugs);
+        snprintf(why, sizeof(why),
+                 "--bug '%.200s': there is no such planted bug; src/base/bug.h has their names",
+                 settings.bugs);
         return fail(why, FB_SERVER_EXIT_USAGE);
     }
     if (fb_node_config_check(&settings.node, why, sizeof(why)) != FB_NODE_OK)

@@ -178,8 +178,8 @@ static int note(struct fb_server_settings *settings, unsigned i, const char *tex
 {
     struct fb_server_value *value = &settings->values[i];
     if (strlen(text) >= sizeof(value->text))
-        return refuse(why, why_bytes, "--%s (%s) has %zu characters; at most %zu", options[i].name,
-                      origin, strlen(text), sizeof(value->text) - 1);
+        return refuse(why, why_bytes, "--%s (%s) has %zu characters; at most %zu: shorten it",
+                      options[i].name, origin, strlen(text), sizeof(value->text) - 1);
     value->is_given = true;
     snprintf(value->text, sizeof(value->text), "%s", text);
     snprintf(value->origin, sizeof(value->origin), "%s", origin);
@@ -205,7 +205,8 @@ static int read_flag(struct fb_server_settings *settings, int argc, char *const 
     const struct option *option = &options[i];
     if (option->kind == KIND_COMMAND) {
         if (equals != NULL)
-            return refuse(why, why_bytes, "--%s takes no value", option->name);
+            return refuse(why, why_bytes, "--%s takes no value: leave out what follows its name",
+                          option->name);
         if (settings->action == FB_SERVER_RUN || option->offset < settings->action)
             settings->action = (enum fb_server_action)option->offset;
         return 0;
@@ -292,7 +293,8 @@ static int set_from_file(void *context, const char *key, const char *value, unsi
         return refuse(why, why_bytes, "line %u: '%s' is no setting; forebayd --help lists them",
                       line, key);
     if (file->line[i] != 0)
-        return refuse(why, why_bytes, "line %u: '%s' was set in line %u already", line, key,
+        return refuse(why, why_bytes,
+                      "line %u: '%s' was set in line %u already; leave one of them out", line, key,
                       file->line[i]);
     file->line[i] = line;
     if (file->settings->values[i].is_given)
@@ -334,8 +336,8 @@ static int read_file(struct fb_server_settings *settings, char *why, size_t why_
         return refuse(why, why_bytes, "--config '%s' (%s): %s; name a file that can be read",
                       value->text, value->origin, strerror(errno));
     if ((size_t)count == sizeof(bytes))
-        return refuse(why, why_bytes, "--config '%s': longer than %zu bytes", value->text,
-                      sizeof(bytes) - 1);
+        return refuse(why, why_bytes, "--config '%s': longer than %zu bytes; shorten it",
+                      value->text, sizeof(bytes) - 1);
     struct file_context context = {.settings = settings, .path = value->text};
     char clause[FB_NODE_WHY_BYTES];
     if (fb_server_yaml_read(bytes, (size_t)count, set_from_file, &context, clause,
@@ -366,6 +368,24 @@ static int wrong(const struct option *option, const struct fb_server_value *valu
                   value->origin, clause);
 }
 
+/* Says what a number must be. */
+static int wrong_number(const struct option *option, const struct fb_server_value *value, char *why,
+                        size_t why_bytes)
+{
+    char clause[FB_SIZE_ERROR_BYTES], least[FB_SIZE_TEXT_BYTES], most[FB_SIZE_TEXT_BYTES];
+    bool is_size = option->kind == KIND_SIZE;
+    if (is_size) {
+        fb_size_print(least, sizeof(least), option->least);
+        fb_size_print(most, sizeof(most), option->most);
+    } else {
+        snprintf(least, sizeof(least), "%llu", (unsigned long long)option->least);
+        snprintf(most, sizeof(most), "%llu", (unsigned long long)option->most);
+    }
+    snprintf(clause, sizeof(clause), "must be %s from %s to %s; write one that is",
+             is_size ? "a size" : "a whole number", least, most);
+    return wrong(option, value, clause, why, why_bytes);
+}
+
 static int take_number(struct fb_server_settings *settings, const struct option *option,
                        const struct fb_server_value *value, char *why, size_t why_bytes)
 {
@@ -381,21 +401,10 @@ static int take_number(struct fb_server_settings *settings, const struct option 
         errno = 0;
         number = strtoull(value->text, &end, 10);
         if (!isdigit((unsigned char)value->text[0]) || *end != '\0' || errno != 0)
-            return wrong(option, value, "not a whole number", why, why_bytes);
+            return wrong_number(option, value, why, why_bytes);
     }
-    if (number < option->least || number > option->most) {
-        char least[FB_SIZE_TEXT_BYTES], most[FB_SIZE_TEXT_BYTES];
-        bool is_size = option->kind == KIND_SIZE;
-        if (is_size) {
-            fb_size_print(least, sizeof(least), option->least);
-            fb_size_print(most, sizeof(most), option->most);
-        } else {
-            snprintf(least, sizeof(least), "%llu", (unsigned long long)option->least);
-            snprintf(most, sizeof(most), "%llu", (unsigned long long)option->most);
-        }
-        snprintf(clause, sizeof(clause), "must be from %s to %s", least, most);
-        return wrong(option, value, clause, why, why_bytes);
-    }
+    if (number < option->least || number > option->most)
+        return wrong_number(option, value, why, why_bytes);
     store(settings, option, number);
     return 0;
 }
@@ -414,7 +423,7 @@ static int take_on_off(struct fb_server_settings *settings, const struct option 
             return 0;
         }
     }
-    return wrong(option, value, "must be on or off", why, why_bytes);
+    return wrong(option, value, "must be on or off; write one of them", why, why_bytes);
 }
 
 static int take(struct fb_server_settings *settings, const struct option *option,
@@ -431,12 +440,14 @@ static int take(struct fb_server_settings *settings, const struct option *option
         return take_on_off(settings, option, value, why, why_bytes);
     case KIND_LEVEL:
         if (!fb_logger_level_find(text, &level))
-            return wrong(option, value, "must be debug, info, warn or error", why, why_bytes);
+            return wrong(option, value, "must be debug, info, warn or error; write one of them",
+                         why, why_bytes);
         settings->node.log_level = level;
         return 0;
     case KIND_PERSIST:
         if (!fb_node_persist_find(text, &persist))
-            return wrong(option, value, "must be auto, off, evict, behind or through", why,
+            return wrong(option, value,
+                         "must be auto, off, evict, behind or through; write one of them", why,
                          why_bytes);
         settings->node.persist = persist;
         return 0;

@@ -92,7 +92,8 @@ int fb_server_yaml_read(const uint8_t *bytes, size_t count, fb_server_yaml_fn *s
     for (bool done = false; !done && result == 0;) {
         yaml_event_t event;
         if (!yaml_parser_parse(&parser, &event)) {
-            snprintf(why, why_bytes, "line %zu: not YAML: %s", parser.problem_mark.line + 1,
+            snprintf(why, why_bytes, "line %zu: not YAML: %s; write one 'name: value' a line",
+                     parser.problem_mark.line + 1,
                      parser.problem != NULL ? parser.problem : "unreadable");
             result = -1;
             break;

@@ -158,8 +158,8 @@ class Daemon:
         self.close()
 
 
-def refuses(home, code, *words, arguments=(), **how):
-    """The daemon must end with this code and one line on stderr that has all these words."""
+def refuses(home, code, *words, cure, arguments=(), **how):
+    """The daemon must end with this code and one line on stderr that has these words, the cure last."""
     with Daemon(home, *arguments, **how) as daemon:
         expect(not daemon.wait_ready(), "it started")
         got = daemon.process.wait(10)
@@ -168,6 +168,8 @@ def refuses(home, code, *words, arguments=(), **how):
         expect(len(lines) == 1, "not one line but %d: %s" % (len(lines), daemon.log()))
         for word in words:
             expect(word in lines[0], "'%s' is not in: %s" % (word, lines[0]))
+        end = lines[0].find(";") if ";" in lines[0] else max(lines[0].rfind(": "), lines[0].rfind(" (--format"))
+        expect(end > 0 and cure in lines[0][end:], "the cure '%s' is not the end of: %s" % (cure, lines[0]))
 
 
 def frames(connection, count=None):
@@ -195,75 +197,84 @@ def error_text(payload):
 
 
 def test_unknown_option(home):
-    refuses(home, 2, "--pol ", "--help", arguments=["--pol=1GB"])
+    refuses(home, 2, "--pol ", cure="--help", arguments=["--pol=1GB"])
 
 
 def test_argument_that_is_no_option(home):
-    refuses(home, 2, "'pool'", "--help", arguments=["pool"])
+    refuses(home, 2, "'pool'", cure="--help", arguments=["pool"])
 
 
 def test_bad_size(home):
-    refuses(home, 2, "--pool", "64XB", "64GB", arguments=["--pool=64XB"])
+    refuses(home, 2, "--pool", "64XB", cure="write say 64GB", arguments=["--pool=64XB"])
 
 
 def test_size_out_of_range(home):
-    refuses(home, 2, "--pool", "'1MB'", "16 MiB", arguments=["--pool=1MB"])
+    refuses(home, 2, "--pool", "'1MB'", "from 16 MiB to 4 TiB", cure="write one", arguments=["--pool=1MB"])
 
 
 def test_bad_number(home):
-    refuses(home, 2, "--sessions", "'many'", "whole number", arguments=["--sessions=many"])
+    refuses(home, 2, "--sessions", "'many'", "whole number from 1 to 1024", cure="write one", arguments=["--sessions=many"])
 
 
 def test_number_out_of_range(home):
-    refuses(home, 2, "--sessions", "'5000'", "1 to 1024", arguments=["--sessions=5000"])
+    refuses(home, 2, "--sessions", "'5000'", "1 to 1024", cure="write one", arguments=["--sessions=5000"])
 
 
 def test_bad_mode(home):
-    refuses(home, 2, "--persist", "'always'", "through", arguments=["--persist=always"])
+    refuses(home, 2, "--persist", "'always'", "through", cure="write one of them", arguments=["--persist=always"])
 
 
 def test_bad_level(home):
-    refuses(home, 2, "--log-level", "'loud'", "debug, info", arguments=["--log-level=loud"])
+    refuses(home, 2, "--log-level", "'loud'", "debug, info", cure="write one of them", arguments=["--log-level=loud"])
 
 
 def test_bad_io(home):
-    refuses(home, 2, "--io", "'fast'", "auto, uring or posix", arguments=["--io=fast"])
+    refuses(home, 2, "--io", "'fast'", cure="choose auto, uring or posix", arguments=["--io=fast"])
+
+
+def test_numbers_that_do_not_fit_each_other(home):
+    refuses(home, 2, "index_entries 5", "from 64 to", cure="choose", arguments=["--index-entries=5"])
+    refuses(home, 2, "lease of 5000 ms", "up to 100 ms", cure="the lease shorter",
+            arguments=["--lease-ms=5000", "--hold-ms=100"])
+    refuses(home, 2, "--ssd-cap is 100 TiB", "64 TiB", cure="say how much",
+            arguments=["--ssd-path=" + home, "--ssd-cap=100TB"])
+    refuses(home, 2, "--direct 'maybe'", "on or off", cure="write one", arguments=["--direct=maybe"])
 
 
 def test_missing_value(home):
     done = subprocess.run([forebayd, "--sessions", "5", "--pool"], stderr=subprocess.PIPE, check=False)
-    expect(done.returncode == 2 and b"--pool needs a value" in done.stderr, done.stderr)
+    expect(done.returncode == 2 and b"--pool needs a value: --pool=SIZE" in done.stderr, done.stderr)
 
 
 def test_not_loopback(home):
-    refuses(home, 2, "--listen", "0.0.0.0:7700", "--insecure-bind", arguments=["--listen=0.0.0.0:7700"])
-    refuses(home, 2, "--admin", "[::]:1", "--insecure-bind", arguments=["--admin=[::]:1"])
+    refuses(home, 2, "--listen", "0.0.0.0:7700", cure="--insecure-bind", arguments=["--listen=0.0.0.0:7700"])
+    refuses(home, 2, "--admin", "[::]:1", cure="--insecure-bind", arguments=["--admin=[::]:1"])
 
 
 def test_bad_address(home):
-    refuses(home, 2, "--listen", "'7700'", "host:port", arguments=["--listen=7700"])
-    refuses(home, 2, "--listen", "'nowhere.example:1'", "numeric", arguments=["--listen=nowhere.example:1"])
-    refuses(home, 2, "--listen", "65535", arguments=["--listen=127.0.0.1:70000"])
+    refuses(home, 2, "--listen", "'7700'", "host:port", cure="write say 127.0.0.1:7700", arguments=["--listen=7700"])
+    refuses(home, 2, "--listen", "'nowhere.example:1'", "numeric", cure="write say 127", arguments=["--listen=nowhere.example:1"])
+    refuses(home, 2, "--listen", "70000", "65535", cure="write say 127", arguments=["--listen=127.0.0.1:70000"])
 
 
 def test_nobody_could_connect(home):
-    refuses(home, 2, "--listen", "--socket", arguments=["--listen=none", "--socket=none"])
+    refuses(home, 2, "--listen", "--socket", cure="name one", arguments=["--listen=none", "--socket=none"])
 
 
 def test_cap_without_path(home):
-    refuses(home, 2, "--ssd-cap", "--ssd-path", arguments=["--ssd-cap=1GB"])
+    refuses(home, 2, "--ssd-cap is 1 GiB", "--ssd-path", cure="name the file or the device", arguments=["--ssd-cap=1GB"])
 
 
 def test_path_without_cap(home):
-    refuses(home, 2, "--ssd-cap", "32 MiB", arguments=["--ssd-path=" + home])
+    refuses(home, 2, "--ssd-cap is 0 B", "from 16 MiB to 64 TiB", cure="say how much", arguments=["--ssd-path=" + home])
 
 
 def test_through_without_ssd(home):
-    refuses(home, 2, "--persist", "--ssd-path", arguments=["--persist=through"])
+    refuses(home, 2, "--persist is through", "--ssd-path", cure="choose off", arguments=["--persist=through"])
 
 
 def test_socket_path_too_long(home):
-    refuses(home, 2, "--socket", "107", arguments=["--socket=/" + "x" * 200])
+    refuses(home, 2, "--socket", "201 characters", "107", cure="choose another", arguments=["--socket=/" + "x" * 200])
 
 
 def bare(*arguments, env=None, before=None, **how):
@@ -323,18 +334,18 @@ def write(home, text):
 
 def test_file_errors(home):
     path = write(home, "pool: 64MB\nsize: 3\n")
-    refuses(home, 2, path, "line 2", "'size'", arguments=["--config=" + path])
+    refuses(home, 2, path, "line 2", "'size'", cure="--help", arguments=["--config=" + path])
     write(home, "pool: [64MB]\n")
-    refuses(home, 2, path, "line 1", "list", arguments=["--config=" + path])
+    refuses(home, 2, path, "line 1", "list", cure="write one", arguments=["--config=" + path])
     write(home, "pool: {a: 1}\n")
-    refuses(home, 2, path, "line 1", "map", arguments=["--config=" + path])
+    refuses(home, 2, path, "line 1", "map", cure="write one", arguments=["--config=" + path])
     write(home, "drain-ms: 5\ndrain_ms: 6\n")
-    refuses(home, 2, path, "line 2", "line 1", arguments=["--config=" + path])
+    refuses(home, 2, path, "line 2", "line 1", cure="leave one of them out", arguments=["--config=" + path])
     write(home, "drain-ms: soon\n")
-    refuses(home, 2, "line 1 of " + path, "'soon'", "whole number", arguments=["--config=" + path])
+    refuses(home, 2, "line 1 of " + path, "'soon'", "whole number from 1 to 600000", cure="write one", arguments=["--config=" + path])
     write(home, "pool: '64MB\n")
-    refuses(home, 2, path, "not YAML", arguments=["--config=" + path])
-    refuses(home, 2, "--config", "/nowhere", "No such file", arguments=["--config=/nowhere"])
+    refuses(home, 2, path, "not YAML", cure="write one", arguments=["--config=" + path])
+    refuses(home, 2, "--config", "/nowhere", "No such file", cure="name a file", arguments=["--config=/nowhere"])
 
 
 def printed(arguments, env=None):
@@ -377,8 +388,8 @@ def test_unknown_variables_are_named(home):
 def test_port_in_use(home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "127.0.0.1:%d" % taken.getsockname()[1]
-        refuses(home, 3, "--listen", address, "in use", "another port", arguments=["--listen=" + address])
-        refuses(home, 3, "--admin", address, "in use", "another port", arguments=["--admin=" + address])
+        refuses(home, 3, "--listen", address, "in use", cure="another port", arguments=["--listen=" + address])
+        refuses(home, 3, "--admin", address, "in use", cure="another port", arguments=["--admin=" + address])
 
 
 def test_socket_in_use(home):
@@ -386,7 +397,7 @@ def test_socket_in_use(home):
         expect(daemon.wait_ready(), daemon.log())
         second = os.path.join(home, "second")
         os.mkdir(second)
-        refuses(second, 3, "--socket", daemon.socket_path, "another process",
+        refuses(second, 3, "--socket", daemon.socket_path, "another process", cure="choose another path",
                 arguments=["--socket=" + daemon.socket_path])
         expect(daemon.process.poll() is None, "the first one is well")
 
@@ -395,7 +406,7 @@ def test_path_that_is_no_socket(home):
     path = os.path.join(home, "file")
     with open(path, "w", encoding="utf-8") as file:
         file.write("precious")
-    refuses(home, 3, "--socket", path, arguments=["--socket=" + path])
+    refuses(home, 3, "--socket", path, "in use", "no socket", cure="choose another path", arguments=["--socket=" + path])
     expect(os.path.exists(path), "it was not deleted")
 
 
@@ -408,7 +419,8 @@ def test_second_process_on_the_same_file(home):
         expect(daemon.wait_ready(), daemon.log())
         second = os.path.join(home, "second")
         os.mkdir(second)
-        refuses(second, 3, os.path.join(home, "ssd"), "lock", arguments=ssd(home))
+        refuses(second, 3, os.path.join(home, "ssd"), "process %d has it locked" % daemon.process.pid,
+                cure="stop that process", arguments=ssd(home))
         expect(daemon.end() == 0, daemon.log())
 
 
@@ -420,11 +432,11 @@ def test_directory_gets_a_file(home):
 
 
 def test_path_that_cannot_be_made(home):
-    refuses(home, 3, "/nowhere/ssd", arguments=["--ssd-path=/nowhere/ssd", "--ssd-cap=64MB"])
+    refuses(home, 3, "/nowhere/ssd", "No such file", cure="existing directory", arguments=["--ssd-path=/nowhere/ssd", "--ssd-cap=64MB"])
 
 
 def test_path_that_cannot_be_written(home):
-    refuses(home, 3, "/proc/version", arguments=["--ssd-path=/proc/version", "--ssd-cap=64MB"])
+    refuses(home, 3, "/proc/version", cure="name a path on", arguments=["--ssd-path=/proc/version", "--ssd-cap=64MB"])
 
 
 def test_tmpfs(home):
@@ -432,7 +444,7 @@ def test_tmpfs(home):
         return
     path = "/dev/shm/forebay-test-%d" % os.getpid()
     try:
-        refuses(home, 3, path, "tmpfs", arguments=["--ssd-path=" + path, "--ssd-cap=64MB", "--ssd-floor=0"])
+        refuses(home, 3, path, "tmpfs", cure="name a path on a disk", arguments=["--ssd-path=" + path, "--ssd-cap=64MB", "--ssd-floor=0"])
     finally:
         if os.path.exists(path):
             os.unlink(path)
@@ -444,7 +456,7 @@ def test_foreign_content_is_not_overwritten(home):
         file.write(b"precious " * 100000)
     with open(path, "rb") as file:
         before = file.read()
-    refuses(home, 3, "--format", arguments=ssd(home))
+    refuses(home, 3, path, "not a log of forebay", cure="--format", arguments=ssd(home))
     with open(path, "rb") as file:
         expect(file.read() == before, "the file was changed")
 
@@ -465,7 +477,7 @@ def test_another_format_version(home):
             file.write(block)
     with open(path, "rb") as file:
         before = file.read()
-    refuses(home, 3, path, "version 9", "version 1", "--format", arguments=ssd(home))
+    refuses(home, 3, path, "version 9", "version 1", cure="--format", arguments=ssd(home))
     with open(path, "rb") as file:
         expect(file.read() == before, "the file was changed")
 
@@ -474,7 +486,7 @@ def test_another_node(home):
     with Daemon(home, "--node-id=5", *ssd(home)) as daemon:
         expect(daemon.wait_ready(), daemon.log())
         expect(daemon.end() == 0, daemon.log())
-    refuses(home, 3, "node", "5", arguments=ssd(home) + ["--node-id=6"])
+    refuses(home, 3, "node 5", "node 6", cure="--format", arguments=ssd(home) + ["--node-id=6"])
 
 
 def xxh3(data, seed):
@@ -503,7 +515,7 @@ def forbid_uring():
 
 
 def test_uring_forbidden(home):
-    refuses(home, 3, "--io=posix", arguments=["--io=uring"], before=forbid_uring)
+    refuses(home, 3, "not permitted", cure="--io=posix", arguments=["--io=uring"], before=forbid_uring)
     with Daemon(home, before=forbid_uring) as daemon:
         expect(daemon.wait_ready(), daemon.log())
         expect("posix" in daemon.field("io", "text"), "it says which: " + daemon.log())
