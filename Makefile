@@ -190,7 +190,7 @@ demo: setup
 sim: setup
 	+$(Q)$(submake) BUILD=hooks build/hooks/fb-sim
 	$(Q)build/hooks/fb-sim $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000)) \
-	    $(if $(BUG),--bug $(BUG))
+	    $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(BUG),--bug $(BUG))
 
 sweep: setup
 	+$(Q)$(submake) BUILD=asan build/asan/fb-sweep
