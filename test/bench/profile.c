@@ -244,7 +244,7 @@ static void perf_symbols(struct bench_profile *profile, char *out, size_t bytes)
     if (pipe != NULL)
         pclose(pipe);
     if (shown == 0)
-        perf_reason(profile, "perf saw no sample");
+        snprintf(profile->why_not, sizeof(profile->why_not), "perf saw none of them run");
 }
 
 /* ---- what is said ---- */
