@@ -8,6 +8,8 @@ that names the value, the limit and the cure; precedence of flags, environment a
 socket that a killed node left; garbage, silence and crowds on the sockets; /metrics and /health; and
 that docs/operations.md lists exactly the options, metrics, log events and exit codes that there are.
 
+While others send garbage, are slow or silent, a good client puts and gets, and must not notice.
+
 Cannot show: what happens to values (the tests of client, engine and crashes do). Frames are constants,
 since the standard library has no XXH3. Deadlines of 30 s are not waited for.
 
@@ -24,6 +26,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -187,6 +190,80 @@ def frames(connection, count=None):
         if not piece:
             return found
         data += piece
+
+
+class Options(ctypes.Structure):
+    """struct fb_client_options of include/forebay/forebay.h."""
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("address", ctypes.c_char_p),
+                ("ns", ctypes.c_char_p * 7), ("no_namespace", ctypes.c_bool), ("name", ctypes.c_char_p),
+                ("use_shm", ctypes.c_int), ("connections_max", ctypes.c_uint32),
+                ("connect_timeout_ms", ctypes.c_uint32), ("quota_dram_bytes", ctypes.c_uint64),
+                ("quota_ssd_bytes", ctypes.c_uint64), ("commit_delay_ms", ctypes.c_uint32)]
+
+
+def client_library():
+    """libforebay.so of this build; the sanitizers' has none, and takes that of the plain build."""
+    here = os.path.dirname(forebayd)
+    for folder in (here, os.path.join(os.path.dirname(here), "plain")):
+        path = os.path.join(folder, "libforebay.so")
+        if os.path.exists(path):
+            return ctypes.CDLL(path)
+    raise Failed("there is no libforebay.so: make build/plain/libforebay.so")
+
+
+class GoodClient(threading.Thread):
+    """Puts and gets over one connection for as long as it is in its `with`; the slowest call is bounded."""
+
+    SLOWEST_S = 1.5
+
+    def __init__(self, daemon):
+        super().__init__()
+        self.library = client_library()
+        options = Options(ctypes.sizeof(Options), b"tcp:" + daemon.field("listening", "tcp").encode())
+        options.ns[0] = b"good client"
+        self.handle = ctypes.c_void_p()
+        why = ctypes.create_string_buffer(512)
+        rc = self.library.fb_client_open(ctypes.byref(options), ctypes.byref(self.handle), why, ctypes.c_size_t(512))
+        expect(rc == 0, why.value.decode())
+        self.over = False
+        self.calls = 0
+        self.slowest = 0.0
+        self.fault = ""
+
+    def call(self, name, *arguments):
+        begun = time.monotonic()
+        result = getattr(self.library, name)(self.handle, *arguments)
+        self.slowest = max(self.slowest, time.monotonic() - begun)
+        self.calls += 1
+        if result != 0:
+            self.fault = self.fault or "%s ended as %d" % (name, result)
+
+    def run(self):
+        got = ctypes.create_string_buffer(50000)
+        size = ctypes.c_size_t(len(got))
+        while not self.over and not self.fault:
+            key = b"%d" % self.calls
+            value = (key + b" ").ljust(len(got), b"v")
+            self.call("fb_put", key, ctypes.c_size_t(len(key)), value, size, ctypes.c_uint32(0), ctypes.c_uint32(0))
+            self.call("fb_get", key, ctypes.c_size_t(len(key)), got, size, None, ctypes.c_uint32(0))
+            if got.raw != value:
+                self.fault = self.fault or "other bytes"
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, *_):
+        until = time.monotonic() + 10
+        while self.calls < 20 and not self.fault and time.monotonic() < until:
+            time.sleep(0.01)
+        self.over = True
+        self.join()
+        self.library.fb_client_close(self.handle)
+        if kind is None:
+            expect(not self.fault, "the good client: " + self.fault)
+            expect(self.calls >= 20, "the good client came to %d calls only" % self.calls)
+            expect(self.slowest < self.SLOWEST_S, "the good client waited %.1f s" % self.slowest)
 
 
 def error_text(payload):
@@ -576,26 +653,30 @@ def well(daemon):
     connection.close()
 
 
+def send_garbage(daemon):
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + os.urandom(500), os.urandom(3 * MIB),
+                    b"\xfb" * 100, HELLO[:-1] + b"x", HELLO + b"\x00" * 32, HELLO + HELLO,
+                    PING, HELLO + PING[:4] + b"\xff\xff\xff\xff" + PING[8:]):
+        for connect in (daemon.tcp, daemon.unix):
+            connection = connect()
+            try:
+                connection.sendall(garbage)
+            except OSError:
+                pass  # it was cut while we wrote
+            try:
+                got = frames(connection)
+                expect(got and got[-1][0] == ERROR, "ERROR after %r: %s" % (garbage[:20], got))
+                expect(len([f for f in got if f[0] == ERROR]) == 1, "one ERROR")
+            except ConnectionResetError:
+                expect(len(garbage) > MIB, "only a flood may be reset")
+            connection.close()
+
+
 def test_garbage_gets_one_error(home):
     with Daemon(home) as daemon:
         expect(daemon.wait_ready(), daemon.log())
-        for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + os.urandom(500), os.urandom(3 * MIB),
-                        b"\xfb" * 100, HELLO[:-1] + b"x", HELLO + b"\x00" * 32, HELLO + HELLO,
-                        PING, HELLO + PING[:4] + b"\xff\xff\xff\xff" + PING[8:]):
-            for connect in (daemon.tcp, daemon.unix):
-                connection = connect()
-                try:
-                    connection.sendall(garbage)
-                except OSError:
-                    pass  # it was cut while we wrote
-                try:
-                    got = frames(connection)
-                    expect(got and got[-1][0] == ERROR, "ERROR after %r: %s" % (garbage[:20], got))
-                    expect(len([f for f in got if f[0] == ERROR]) == 1, "one ERROR")
-                except ConnectionResetError:
-                    expect(len(garbage) > MIB, "only a flood may be reset")
-                connection.close()
-        well(daemon)
+        with GoodClient(daemon):
+            send_garbage(daemon)
         expect(daemon.metric("forebay_protocol_breaches_total") >= 16, "breaches are counted")
         expect(daemon.end() == 0, daemon.log())
 
@@ -618,16 +699,17 @@ def test_requests_in_pieces(home):
 def test_silent_and_half_open_connections(home):
     with Daemon(home, "--sessions=64") as daemon:
         expect(daemon.wait_ready(), daemon.log())
-        begun = time.monotonic()
-        silent = [daemon.tcp() for _ in range(20)]
-        half = [daemon.unix() for _ in range(20)]
-        for connection in half:
-            connection.sendall(HELLO[:40])
-        well(daemon)
-        for connection in silent + half:
-            got = frames(connection)
-            expect([f[0] for f in got] == [ERROR] and "HELLO" in error_text(got[0][2]), got)
-        took = time.monotonic() - begun
+        with GoodClient(daemon):
+            begun = time.monotonic()
+            silent = [daemon.tcp() for _ in range(20)]
+            half = [daemon.unix() for _ in range(20)]
+            for connection in half:
+                connection.sendall(HELLO[:40])
+            well(daemon)
+            for connection in silent + half:
+                got = frames(connection)
+                expect([f[0] for f in got] == [ERROR] and "HELLO" in error_text(got[0][2]), got)
+            took = time.monotonic() - begun
         expect(4.5 < took < 9, "they were cut after 5 s, not %.1f" % took)
         expect(daemon.metric('forebay_connections_cut_total{why="hello"}') == 40, "counted")
         expect(daemon.end() == 0, daemon.log())
@@ -652,17 +734,40 @@ def test_more_connections_than_sessions(home):
         expect(daemon.end() == 0, daemon.log())
 
 
+def test_flood_of_bad_connections(home):
+    """Each would have a line in the log; it has 200 at once and 20 a second, and counts the others."""
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        begun = time.monotonic()
+        with GoodClient(daemon):
+            for _ in range(1000):
+                connection = daemon.unix()
+                connection.sendall(b"x" * 40)
+                expect([f[0] for f in frames(connection)] == [ERROR], "ERROR")
+                connection.close()
+        took = time.monotonic() - begun
+        lines = daemon.log().count(" session_refused ")
+        expect(lines <= 200 + 20 * (took + 1), "%d lines in %.1f s" % (lines, took))
+        suppressed = daemon.metric("forebay_log_lines_suppressed_total")
+        expect(suppressed > 0 and lines + suppressed >= 1000, "%d lines, %d suppressed" % (lines, suppressed))
+        time.sleep(0.2)  # there is room for a line again
+        expect(daemon.end() == 0, daemon.log())
+        told = sum(int(n) for n in re.findall(r" suppressed=(\d+)", daemon.log()))
+        expect(told == suppressed, "%d of %d lines are told of" % (told, suppressed))
+
+
 def test_client_that_does_not_read(home):
     with Daemon(home) as daemon:
         expect(daemon.wait_ready(), daemon.log())
         deaf = daemon.unix()
         deaf.sendall(HELLO)
         deaf.settimeout(0.5)
-        try:
-            for _ in range(20000):
-                deaf.sendall(PING * 10)
-        except socket.timeout:
-            pass
+        with GoodClient(daemon):
+            try:
+                for _ in range(20000):
+                    deaf.sendall(PING * 10)
+            except socket.timeout:
+                pass
         well(daemon)
         # The answers are there once it reads.
         deaf.settimeout(10)
