@@ -32,7 +32,8 @@
     X(QUOTA, "quota", "dropped to keep its namespace within its quota")                           \
     X(WRITER_DIED, "writer_died", "its writer's process or connection ended first")               \
     X(GRANT_EXPIRED, "grant_expired", "its writer made no progress in the time that was granted") \
-    X(SHUTDOWN, "shutdown", "in memory only when the node went down")
+    X(SHUTDOWN, "shutdown", "in memory only when the node went down")                             \
+    X(CANCELLED, "cancelled", "there, but its reader withdrew or went away")
 
 #define FB_REASON_ENUM_MEMBER(symbol, label, text) FB_REASON_##symbol,
 enum fb_reason {

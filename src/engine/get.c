@@ -529,16 +529,19 @@ void fb_shard_chunk_release(struct fb_shard *shard, uint64_t now_ns, struct fb_o
 
 /* ---- timers and losses ---- */
 
+/* Its deadline is over; or, before that, its reader withdrew: it had asked with a buffer too small,
+ * say, which is no fault of the node's. */
 void fb_get_timer(struct fb_shard *shard, struct fb_op *op)
 {
+    bool is_late = shard->now_ns >= op->deadline_ns;
     if (op->state == FB_OP_STATE_READING)
-        conclude(shard, op, FB_DEADLINE, FB_REASON_READ_DEADLINE);
+        conclude(shard, op, FB_DEADLINE, is_late ? FB_REASON_READ_DEADLINE : FB_REASON_CANCELLED);
 }
 
 void fb_get_abandon(struct fb_shard *shard, struct fb_op *op, bool proven)
 {
     if (op->state == FB_OP_STATE_READING)
-        conclude(shard, op, FB_CONNECTION, FB_REASON_READ_DEADLINE);
+        conclude(shard, op, FB_CONNECTION, FB_REASON_CANCELLED);
     if (!proven || op->state != FB_OP_STATE_CLOSING)
         return;
     for (unsigned i = 0; i < FB_GET_WINDOW; i++)

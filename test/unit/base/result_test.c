@@ -98,7 +98,7 @@ static void test_every_reason_is_found_by_label(void **state)
 {
     (void)state;
     assert_int_equal(FB_REASON_NONE, 0);
-    assert_int_equal(FB_REASON_SHUTDOWN, FB_REASON_COUNT - 1);
+    assert_int_equal(FB_REASON_CANCELLED, FB_REASON_COUNT - 1);
     for (int i = 0; i < FB_REASON_COUNT; i++) {
         enum fb_reason found = FB_REASON_COUNT;
         assert_true(fb_reason_find(fb_reason_name(i), &found));

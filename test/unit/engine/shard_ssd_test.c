@@ -276,6 +276,14 @@ static void test_staging_that_does_not_come_back(void **state)
     struct stand_op *late = stand_get(&stand, 2, 20, 0);
     assert_int_equal(stand_end(&stand, late), FB_DEADLINE);
     assert_int_equal(late->op.reason, FB_REASON_READ_DEADLINE);
+    /* One that withdraws is told from one that was late. */
+    stand.deadline_ns = 30 * FB_SEC_NS;
+    struct stand_op *withdrawn = stand_get(&stand, 2, 20, 0);
+    fb_shard_cancel(stand.shard, stand.now_ns, &withdrawn->op);
+    assert_int_equal(stand_end(&stand, withdrawn), FB_DEADLINE);
+    assert_int_equal(withdrawn->op.reason, FB_REASON_CANCELLED);
+    assert_int_equal(stand_stats(&stand).get_misses[FB_REASON_READ_DEADLINE], 1);
+    assert_int_equal(stand_stats(&stand).get_misses[FB_REASON_CANCELLED], 1);
     /* The stopped ones end too, and keep their pages until they say so or are dead. */
     stand_run(&stand, 40 * FB_SEC_NS);
     for (unsigned i = 0; i < 8; i++)
