@@ -1,13 +1,15 @@
 /*
  * Who may share memory with a real forebayd, and when that memory is free again. Clients are
  * processes of their own that speak raw frames and stop at the worst moment: killed in mid-put,
- * stopped until their grant has expired, cut off but alive, forked, of another user.
+ * stopped in the middle of a copy, stopped until their grant has expired, cut off but alive,
+ * forked, of another user.
  *
  * "Free" is what the node's metrics say of its pool. Cannot show: that bytes are right (the tests
  * of the client library do), nor that nothing was written into reused memory (the simulator does).
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,7 +36,15 @@
 #define POOL_BYTES  FB_MIB(64)
 #define VALUE_BYTES FB_MIB(8)
 #define WAIT_MS     5000
-#define MAP         1
+#define FREE_MS     500 /* memory is back so soon after its last user is gone */
+
+/* A value whose copy takes long enough to be stopped in its midst. */
+#define BIG_POOL_BYTES  FB_MIB(512)
+#define BIG_VALUE_BYTES UINT64_C(200000000)
+#define COPY_STEP_BYTES FB_KIB(64)
+#define COPY_TRIES      20
+#define MAP             1
+#define RUNS_MAX        1024
 
 static struct test_server server;
 static char directory[TEST_SERVER_PATH_BYTES];
@@ -49,6 +59,9 @@ struct raw {
     struct fb_msg_welcome welcome;
     uint16_t ns;
     uint64_t epoch;
+    uint64_t granted_bytes; /* by the runs that came */
+    uint32_t run_count;
+    struct fb_wire_run runs[RUNS_MAX];
 };
 
 /* In a child nothing may fail quietly: it ends with the line as its code, and the parent sees it.
@@ -149,6 +162,21 @@ static void raw_namespace(struct raw *raw)
     raw->epoch = done.epoch;
 }
 
+/* The runs of one GRANT. */
+static void raw_take_runs(struct raw *raw)
+{
+    struct fb_reader reader = raw_expect(raw, FB_MSG_GRANT);
+    struct fb_msg_grant grant;
+    const char *bad;
+    MUST(fb_wire_grant_decode(&reader, &grant, &bad) == FB_OK);
+    MUST(raw->run_count + grant.run_count <= RUNS_MAX);
+    for (uint32_t i = 0; i < grant.run_count; i++) {
+        struct fb_wire_run run = fb_wire_run_at(grant.runs, i);
+        raw->runs[raw->run_count++] = run;
+        raw->granted_bytes += run.len;
+    }
+}
+
 static void raw_put(struct raw *raw, const char *key, uint64_t bytes)
 {
     struct fb_writer writer = raw_begin(raw);
@@ -160,18 +188,23 @@ static void raw_put(struct raw *raw, const char *key, uint64_t bytes)
                                                      .value_bytes = bytes});
     raw_send(raw, &writer, FB_MSG_PUT, 2);
     do
-        (void)raw_expect(raw, FB_MSG_GRANT);
+        raw_take_runs(raw);
     while ((raw->header.flags & FB_FRAME_MORE) != 0);
 }
 
-/* A session with shared memory and a grant of VALUE_BYTES. */
-static void raw_granted(struct raw *raw, const char *key)
+/* A session with shared memory and a grant of so many bytes. */
+static void raw_granted_bytes(struct raw *raw, const char *key, uint64_t bytes)
 {
     raw_connect(raw);
     raw_hello(raw, 77, 0);
     MUST((raw->welcome.features & FB_FEATURE_SHM) != 0 && raw->pool_fd >= 0);
     raw_namespace(raw);
-    raw_put(raw, key, VALUE_BYTES);
+    raw_put(raw, key, bytes);
+}
+
+static void raw_granted(struct raw *raw, const char *key)
+{
+    raw_granted_bytes(raw, key, VALUE_BYTES);
 }
 
 /* ---- children ---- */
@@ -230,10 +263,9 @@ static uint64_t metric(const char *name)
     return value;
 }
 
-/* Waits until a figure is what it should be; false after WAIT_MS. */
-static bool becomes(const char *name, uint64_t least, uint64_t most)
+/* Waits until a figure is what it should be; false if it is not by then. */
+static bool becomes_by(const char *name, uint64_t least, uint64_t most, uint64_t until)
 {
-    uint64_t until = test_now_ns() + WAIT_MS * FB_MS_NS;
     uint64_t value;
     do {
         value = metric(name);
@@ -245,18 +277,24 @@ static bool becomes(const char *name, uint64_t least, uint64_t most)
     return false;
 }
 
+static bool becomes(const char *name, uint64_t least, uint64_t most)
+{
+    return becomes_by(name, least, most, test_now_ns() + WAIT_MS * FB_MS_NS);
+}
+
 #define RESERVED   "forebay_pool_reserved_bytes"
 #define QUARANTINE "forebay_pool_quarantine_bytes"
 
+/* True if nothing is reserved any more, and that at once. */
 static bool is_free(void)
 {
-    return becomes(RESERVED, 0, 0) && becomes(QUARANTINE, 0, 0) &&
-           becomes("forebay_sessions_leaving", 0, 0);
+    uint64_t until = test_now_ns() + FREE_MS * FB_MS_NS;
+    return becomes_by(RESERVED, 0, 0, until) && becomes_by(QUARANTINE, 0, 0, until) &&
+           becomes_by("forebay_sessions_leaving", 0, 0, until);
 }
 
-static int setup(void **state)
+static int start_server(uint64_t pool_bytes)
 {
-    (void)state;
     char program[TEST_SERVER_PATH_BYTES], self[TEST_SERVER_PATH_BYTES];
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(n > 0);
@@ -269,11 +307,23 @@ static int setup(void **state)
         assert_int_equal(test_directory_make("peer", directory, sizeof(directory)), 0);
     struct test_server_options options = {.program = program,
                                           .directory = directory,
-                                          .pool_bytes = POOL_BYTES,
+                                          .pool_bytes = pool_bytes,
                                           .admin = true};
     if (test_server_start(&server, &options) != 0)
         fail_msg("%s", server.error);
     return 0;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    return start_server(POOL_BYTES);
+}
+
+static int setup_big(void **state)
+{
+    (void)state;
+    return start_server(BIG_POOL_BYTES);
 }
 
 static int teardown(void **state)
@@ -309,6 +359,84 @@ static void test_killed_in_mid_put(void **state)
     assert_true(metric(RESERVED) >= VALUE_BYTES);
     assert_true(WIFSIGNALED(end(&child)));
     assert_true(is_free());
+}
+
+/* How far a child has copied; it and the test both see it. */
+static _Atomic uint64_t *copied;
+
+static void copy_run(uint8_t *to, uint64_t bytes)
+{
+    static const uint8_t step[COPY_STEP_BYTES] = {'x'};
+    for (uint64_t at = 0; at < bytes; at += COPY_STEP_BYTES) {
+        uint64_t left = bytes - at;
+        uint64_t now = left < COPY_STEP_BYTES ? left : COPY_STEP_BYTES;
+        memcpy(to + at, step, now);
+        atomic_fetch_add(copied, now);
+    }
+}
+
+/* Copies into its grant, step by step. */
+static void copy_big(int words)
+{
+    static struct raw raw;
+    raw_granted_bytes(&raw, "big", BIG_VALUE_BYTES);
+    MUST(raw.granted_bytes >= BIG_VALUE_BYTES);
+    uint8_t *pool =
+        mmap(NULL, raw.welcome.pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, raw.pool_fd, 0);
+    MUST(pool != MAP_FAILED);
+    say(words);
+    for (uint32_t i = 0; i < raw.run_count; i++)
+        copy_run(pool + raw.runs[i].off, raw.runs[i].len);
+    pause();
+}
+
+/* Starts a writer and stops it when it has copied a part. False if it was too quick. */
+static bool stop_in_mid_copy(struct child *child)
+{
+    atomic_store(copied, 0);
+    *child = start(copy_big);
+    await_word(child);
+    while (atomic_load(copied) < BIG_VALUE_BYTES / 8)
+        assert_int_equal(waitpid(child->pid, NULL, WNOHANG), 0);
+    assert_int_equal(kill(child->pid, SIGSTOP), 0);
+    int status;
+    assert_int_equal(waitpid(child->pid, &status, WUNTRACED), child->pid);
+    assert_true(WIFSTOPPED(status));
+    if (atomic_load(copied) < BIG_VALUE_BYTES)
+        return true;
+    end(child);
+    return false;
+}
+
+/* Kills the stopped writer: before its grant expires, or when that has put its memory in
+ * quarantine. */
+static void kill_in_mid_copy(bool late)
+{
+    struct child child;
+    bool stopped = false;
+    for (unsigned i = 0; i < COPY_TRIES && !stopped; i++)
+        stopped = stop_in_mid_copy(&child);
+    assert_true(stopped);
+    uint64_t so_far = atomic_load(copied);
+    assert_true(metric(RESERVED) >= BIG_VALUE_BYTES);
+    if (late) {
+        assert_true(becomes_by(QUARANTINE, BIG_VALUE_BYTES, BIG_POOL_BYTES,
+                               test_now_ns() + 2 * WAIT_MS * FB_MS_NS));
+        assert_int_equal(metric(RESERVED), 0);
+    }
+    assert_int_equal(atomic_load(copied), so_far);
+    assert_true(WIFSIGNALED(end(&child)));
+    assert_true(is_free());
+}
+
+static void test_stopped_in_mid_copy_and_killed(void **state)
+{
+    (void)state;
+    copied = mmap(NULL, sizeof(*copied), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(copied, MAP_FAILED);
+    kill_in_mid_copy(false);
+    kill_in_mid_copy(true);
+    munmap((void *)copied, sizeof(*copied));
 }
 
 static void cut_off_but_alive(int words)
@@ -492,6 +620,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_killed_in_mid_put),
+        cmocka_unit_test_setup_teardown(test_stopped_in_mid_copy_and_killed, setup_big, teardown),
         TEST(test_cut_off_but_alive_is_quarantined_until_it_says_so),
         TEST(test_cut_off_and_then_dead),
         TEST(test_stopped_until_its_grant_expires),
