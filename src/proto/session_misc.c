@@ -393,6 +393,28 @@ static uint16_t place_text(const struct fb_explain *explain, char *out, size_t r
     return (uint16_t)(count > 0 ? count : 0);
 }
 
+/* Explains the key of a request. One that nothing is known of may have been there before the
+ * namespace's epoch was raised: under the digest that it had then. */
+static void explain(const struct fb_slot *slot, struct fb_explain *out)
+{
+    const struct fb_shard *shard = slot->session->server->config.shard;
+    const struct fb_op *op = &slot->op;
+    fb_shard_explain(shard, op->ns, &op->digest, out);
+    const struct fb_proto_namespace *namespace =
+        fb_session_namespace(slot->session->server, op->ns);
+    if (out->present || out->reason != FB_REASON_NO_RECORD || op->epoch <= 1 || namespace == NULL)
+        return;
+    const struct fb_digest before =
+        fb_digest_key(&namespace->secret, op->epoch - 1, slot->key, op->key_bytes);
+    struct fb_explain then;
+    fb_shard_explain(shard, op->ns, &before, &then);
+    if (!then.present && then.reason != FB_REASON_EPOCH_BUMPED)
+        return;
+    out->reason = FB_REASON_EPOCH_BUMPED;
+    out->generation = then.generation;
+    out->when_ms = then.present ? 0 : then.when_ms;
+}
+
 static bool tell_explain(struct fb_slot *slot)
 {
     struct fb_writer writer;
@@ -401,17 +423,16 @@ static bool tell_explain(struct fb_slot *slot)
     struct fb_msg_explain_done done = {.result = slot->op.result};
     char text[FB_SESSION_ERROR_BYTES];
     if (slot->op.result >= 0) {
-        struct fb_explain explain;
-        fb_shard_explain(slot->session->server->config.shard, slot->op.ns, &slot->op.digest,
-                         &explain);
-        done.present = explain.present;
-        done.tiers = explain.tiers;
-        done.reason = explain.reason;
-        done.value_bytes = explain.value_bytes;
-        done.generation = explain.generation;
-        done.when_ms = explain.when_ms;
-        done.since_ms = explain.since_ms;
-        done.text_bytes = place_text(&explain, text, sizeof(text));
+        struct fb_explain found;
+        explain(slot, &found);
+        done.present = found.present;
+        done.tiers = found.tiers;
+        done.reason = found.reason;
+        done.value_bytes = found.value_bytes;
+        done.generation = found.generation;
+        done.when_ms = found.when_ms;
+        done.since_ms = found.since_ms;
+        done.text_bytes = place_text(&found, text, sizeof(text));
         done.text = (const uint8_t *)text;
     }
     fb_wire_explain_done_encode(&writer, &done);

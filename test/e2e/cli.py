@@ -475,6 +475,8 @@ def test_bump(home):
         has(forebay("bump", node=node).text, "epoch ")
         forebay("get", "k", node=node, code=3)
         expect(forebay("ls", node=node).text == "", "listed after a bump")
+        has(forebay("explain", "k", node=node, code=3).text, "epoch_bumped")
+        has(forebay("explain", "never", node=node, code=3).text, "no_record")
 
 
 def test_status(home):
