@@ -357,6 +357,55 @@ static void test_health(void **state)
     assert_non_null(strstr(page, "stuck"));
 }
 
+/* A page of the node's admin address; it must answer within a second. Returns the HTTP status. */
+static int fetch(const struct running *running, const char *page, char *out, size_t room)
+{
+    const char *port = strrchr(fb_node_admin_address(running->node), ':');
+    struct test_server server = {.admin_port = (uint16_t)strtoul(port + 1, NULL, 10)};
+    return test_server_fetch(&server, page, out, room, 1000);
+}
+
+static pthread_mutex_t stalled = PTHREAD_MUTEX_INITIALIZER;
+
+/* On the data thread: waits for as long as the test has the lock. */
+static void stall(void *context)
+{
+    on_ready(context);
+    pthread_mutex_lock(&stalled);
+    pthread_mutex_unlock(&stalled);
+}
+
+/* The data thread hangs in a call that does not return: /health and /metrics are answered. */
+static void test_a_stalled_data_thread(void **state)
+{
+    (void)state;
+    static char page[128 * 1024];
+    struct running running;
+    struct fb_node_config config = config_of(&running, "stalled");
+    config.admin = "127.0.0.1:0";
+    config.ready = stall;
+    pthread_mutex_lock(&stalled);
+    start(&running, &config);
+    assert_int_equal(fetch(&running, "/health", page, sizeof(page)), 200); /* not for long enough */
+    uint64_t until = test_now_ns() + FB_NODE_STUCK_NS + FB_SEC_NS;
+    int status;
+    while ((status = fetch(&running, "/health", page, sizeof(page))) == 200 &&
+           test_now_ns() < until)
+        test_sleep_ms(20);
+    assert_int_equal(status, 503);
+    assert_non_null(strstr(page, "stuck"));
+    assert_int_equal(fetch(&running, "/metrics", page, sizeof(page)), 200);
+    const char *age = strstr(page, "\nforebay_turn_age_seconds ");
+    assert_non_null(age);
+    assert_true(strtod(age + strlen("\nforebay_turn_age_seconds "), NULL) > 5);
+    pthread_mutex_unlock(&stalled);
+    until = test_now_ns() + WAIT_MS * FB_MS_NS;
+    while (fetch(&running, "/health", page, sizeof(page)) != 200 && test_now_ns() < until)
+        test_sleep_ms(20);
+    assert_non_null(strstr(page, "\"ok\":true"));
+    stop(&running);
+}
+
 static void test_memory_limit(void **state)
 {
     (void)state;
@@ -390,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_json_escapes_and_cuts),
         cmocka_unit_test(test_health),
         cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_a_stalled_data_thread),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
