@@ -473,6 +473,18 @@ void fb_node_conn_drop(struct fb_node *node)
     }
 }
 
+/* True if the client was given chunks of a value, and has given none back for too long: it is
+ * stopped, or forgets, and keeps memory and a part of the readers' window from others. */
+static bool is_sitting_on_chunks(struct fb_node_conn *conn, uint64_t now_ns)
+{
+    uint64_t done;
+    bool owes = fb_proto_session_owes_chunks(conn->session, &done);
+    if (!owes || done != conn->chunks_done)
+        conn->chunks_ns = now_ns;
+    conn->chunks_done = done;
+    return now_ns - conn->chunks_ns > FB_NODE_CHUNK_NS;
+}
+
 void fb_node_conn_sweep(struct fb_node *node, struct fb_node_conn *conn, uint64_t now_ns)
 {
     struct fb_proto_session *session = conn->session;
@@ -490,7 +502,11 @@ void fb_node_conn_sweep(struct fb_node *node, struct fb_node_conn *conn, uint64_
         fb_node_conn_close(node, conn); /* it does not read: no words would reach it */
         return;
     }
-    if (!fb_proto_session_is_open(session) && now_ns - conn->accepted_ns > FB_NODE_HELLO_NS) {
+    if (is_sitting_on_chunks(conn, now_ns)) {
+        why = "a chunk that was given was not given back for 30 s";
+        node->stats.cut_chunk++;
+    } else if (!fb_proto_session_is_open(session) &&
+               now_ns - conn->accepted_ns > FB_NODE_HELLO_NS) {
         why = "no HELLO within 5 s";
         node->stats.cut_hello++;
     } else if (in_frame && !fb_proto_session_is_paused(session) &&

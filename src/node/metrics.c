@@ -168,6 +168,7 @@ static const struct metric metrics[] = {
       "connections cut for a deadline of theirs"),
     M("connections_cut_total", "{why=\"frame\"}", COUNTER, node.cut_frame, NULL),
     M("connections_cut_total", "{why=\"output\"}", COUNTER, node.cut_output, NULL),
+    M("connections_cut_total", "{why=\"chunk\"}", COUNTER, node.cut_chunk, NULL),
     M("connections_errors_total", "", COUNTER, node.errors, "connections ended by an ERROR"),
     M("big_frames", "", GAUGE, node.big_frames, "frames above 32 KiB that are being collected"),
     M("protocol_breaches_total", "", COUNTER, proto.breaches,

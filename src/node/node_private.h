@@ -35,6 +35,7 @@
 #define FB_NODE_HELLO_NS        (5 * FB_SEC_NS)
 #define FB_NODE_FRAME_NS        (30 * FB_SEC_NS)
 #define FB_NODE_OUTPUT_NS       (30 * FB_SEC_NS)
+#define FB_NODE_CHUNK_NS        (30 * FB_SEC_NS) /* for a chunk that a reader was given */
 #define FB_NODE_LINGER_NS       FB_SEC_NS        /* after an ERROR, until the socket is closed */
 #define FB_NODE_FAREWELL_NS     (200 * FB_MS_NS) /* for the last words of a node that ends */
 #define FB_NODE_STUCK_NS        (5 * FB_SEC_NS)  /* a shard whose last turn is older is stuck */
@@ -90,6 +91,8 @@ struct fb_node_conn {
     bool is_unix, handed; /* handed: the pool's descriptor was sent */
     bool is_closed;
     uint64_t accepted_ns, input_ns, output_ns, closing_ns;
+    uint64_t chunks_ns,
+        chunks_done; /* when a chunk was last given back, or none was out; so many */
     pid_t pid;
     uid_t uid;
     char peer[FB_NODE_PEER_TEXT_BYTES];
@@ -106,7 +109,7 @@ struct fb_node_listener {
 
 /* Counters of the node itself; the data thread's. */
 struct fb_node_stats {
-    uint64_t accepted, refused, closed, cut_hello, cut_frame, cut_output, errors;
+    uint64_t accepted, refused, closed, cut_hello, cut_frame, cut_output, cut_chunk, errors;
     uint64_t turns, turn_max_ns, notices;
     uint64_t connections, zombies; /* now */
     uint64_t big_frames;           /* now */

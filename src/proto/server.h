@@ -156,6 +156,10 @@ const char *fb_proto_session_error(const struct fb_proto_session *session);
 /* Operations that are open: those that owe an answer or are owed a RELEASE. */
 uint32_t fb_proto_session_open_ops(const struct fb_proto_session *session);
 
+/* True if the client owes a CHUNK_DONE for chunks that it was given; *done: how many have come so
+ * far. Who owes for long and gives none has stopped, and keeps memory of the pool pinned. */
+bool fb_proto_session_owes_chunks(const struct fb_proto_session *session, uint64_t *done);
+
 /* How many bytes must be at hand before fb_proto_session_input() gets any further (32 or more, at
  * most a whole frame); 0 while DATA is expected in the pool. */
 uint32_t fb_proto_session_wants(const struct fb_proto_session *session);

@@ -115,6 +115,8 @@ struct fb_proto_session {
     uint32_t lists_used; /* of server->lists */
     uint64_t inline_open_bytes;
     uint64_t window_used_bytes, window_max_bytes;
+    uint32_t chunks_owed;   /* CHUNK_DONEs that are */
+    uint64_t chunks_done;   /* and those that came */
     uint64_t typical_bytes; /* a guess at the size of the next value that is read */
     uint64_t id, cookie, nonce, features;
     struct fb_slot *data_slot; /* whose DATA arrives; NULL: it is thrown away */

@@ -624,6 +624,12 @@ size_t fb_proto_session_input(struct fb_proto_session *session, uint64_t now_ns,
     return at;
 }
 
+bool fb_proto_session_owes_chunks(const struct fb_proto_session *session, uint64_t *done)
+{
+    *done = session->chunks_done;
+    return session->chunks_owed > 0;
+}
+
 uint32_t fb_proto_session_wants(const struct fb_proto_session *session)
 {
     return session->data_left > 0 ? 0 : session->want;

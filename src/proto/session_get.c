@@ -222,6 +222,7 @@ static bool tell_runs(struct fb_slot *slot, unsigned i)
     fb_wire_chunk_encode(&writer, &message);
     fb_session_frame_end(slot->session, &writer, FB_MSG_CHUNK, 0, slot->id);
     slot->chunk[i] = (struct fb_slot_chunk){.out = true, .owed = true};
+    slot->session->chunks_owed++;
     return true;
 }
 
@@ -301,6 +302,7 @@ static bool tell_stream(struct fb_slot *slot, unsigned i)
     fb_wire_chunk_encode(&writer, &message);
     fb_session_frame_end(session, &writer, FB_MSG_CHUNK, 0, slot->id);
     slot->chunk[i] = (struct fb_slot_chunk){.out = true, .owed = true, .sent_to = chunk->want_off};
+    slot->session->chunks_owed++;
     slot->sending = (uint8_t)i;
     slot->flags |= FB_SLOT_STREAMING;
     fb_list_push_back(&session->streaming, &slot->streaming);
@@ -543,6 +545,9 @@ bool fb_session_on_chunk_done(struct fb_proto_session *session, uint64_t now_ns,
         return true;
     }
     chunk->owed = false;
+    FB_ASSERT(session->chunks_owed > 0);
+    session->chunks_owed--;
+    session->chunks_done++;
     if ((header->flags & FB_FRAME_BAD) != 0)
         chunk_is_bad(slot, now_ns, message.slot);
     else

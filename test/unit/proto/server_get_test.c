@@ -73,10 +73,16 @@ static void test_get_over_a_stream(void **state)
         assert_int_equal(chunk.mode, FB_WIRE_CHUNK_DATA);
         assert_true(root_of("a", &chunk, value + chunk.value_off) == chunk.root);
         seen += take_data(6, &chunk, false);
+        uint64_t done;
+        assert_true(fb_proto_session_owes_chunks(session, &done));
+        assert_int_equal(done, chunk.value_off / FAKE_CHUNK_BYTES);
         send_chunk_done(6, chunk.slot, false);
     }
     assert_int_equal(EXPECT(GET_DONE, get_done, 6).result, FB_OK);
     assert_int_equal(fake.chunk_releases, 6);
+    uint64_t all;
+    assert_false(fb_proto_session_owes_chunks(session, &all));
+    assert_int_equal(all, 6);
     assert_int_equal(fb_proto_session_open_ops(session), 0);
 }
 
