@@ -322,7 +322,7 @@ struct fb_shard {
     uint32_t lease_beat;  /* worked off up to here */
     struct fb_lease_sum leased; /* sum of them */
 
-    struct fb_namespace *namespaces;                   /* the first namespace_count are used */
+    struct fb_namespace *namespaces;                 /* the first namespace_count are used */
     uint8_t (*namespace_ids)[FB_NAMESPACE_ID_BYTES]; /* theirs again, close together to search */
     uint32_t namespace_count;
     struct fb_space *spaces;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,9 +18,12 @@
 #include "base/bits.h"
 #include "node/node_private.h"
 
-#define PAGE_BYTES        (96u * 1024)
-#define CONNECTIONS_MAX   32
-#define TIMEOUT_S         10
+#define PAGE_BYTES      (96u * 1024)
+#define CONNECTIONS_MAX 256
+#define CONNECTIONS_MIN 16
+/* Without a byte. What is half sent must not keep others from /health until somebody restarts a
+ * node that is well. */
+#define TIMEOUT_S         3
 #define CONNECTION_MEMORY (16u * 1024)
 /* A page of metrics is of a moment after its request: the data thread is woken for it, and a turn
  * takes less than this. */
@@ -49,6 +53,8 @@ static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
         return MHD_NO;
     }
     MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
     enum MHD_Result result = MHD_queue_response(connection, status, response);
     MHD_destroy_response(response);
     return result;
@@ -82,8 +88,6 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
 {
     (void)version;
     (void)upload;
-    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-        return MHD_NO;
     /* The first call of a request has only its head; the page is made on the second. */
     static const char seen;
     if (*state == NULL) {
@@ -97,8 +101,12 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
     struct fb_node_text text = {.at = malloc(PAGE_BYTES), .room = PAGE_BYTES};
     if (text.at == NULL)
         return MHD_NO;
-    const char *type;
-    unsigned status = compose(context, url, &text, &type);
+    const char *type = "application/json";
+    unsigned status = MHD_HTTP_METHOD_NOT_ALLOWED;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) == 0 || strcmp(method, MHD_HTTP_METHOD_HEAD) == 0)
+        status = compose(context, url, &text, &type);
+    else
+        fb_node_print(&text, "{\"error\":\"there are GET and HEAD\"}\n");
     return reply(connection, status, type, text.at, text.used);
 }
 
@@ -113,6 +121,17 @@ static void note_address(struct fb_node_admin *admin, const char *text)
              (int)fb_min_u64((uint64_t)(colon - text), 64), text, info != NULL ? info->port : 0);
 }
 
+/* Descriptors that clients of the store are not counted on. */
+static unsigned connections_max(const struct fb_node *node)
+{
+    struct rlimit limit;
+    uint64_t others = fb_node_descriptors(&node->config);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return CONNECTIONS_MIN;
+    uint64_t left = fb_sub_floored(limit.rlim_cur, others);
+    return (unsigned)fb_max_u64(fb_min_u64(left, CONNECTIONS_MAX), CONNECTIONS_MIN);
+}
+
 static struct MHD_Daemon *start(struct fb_node *node, const struct sockaddr *address, bool is_v6)
 {
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | (is_v6 ? MHD_USE_IPv6 : 0);
@@ -122,7 +141,7 @@ static struct MHD_Daemon *start(struct fb_node *node, const struct sockaddr *add
     pthread_sigmask(SIG_SETMASK, &all, &old);
     struct MHD_Daemon *daemon =
         MHD_start_daemon(flags, 0, NULL, NULL, answer, node, MHD_OPTION_SOCK_ADDR, address,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+                         MHD_OPTION_CONNECTION_LIMIT, connections_max(node),
                          MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
                          MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
                          MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);

@@ -49,7 +49,7 @@ struct fb_node_config {
 
     uint64_t node_id; /* 0: 1 */
     uint32_t drain_ms, lease_ms, hold_ms, sessions_max, watermark_pct;
-    uint32_t namespaces_max; /* 0: 1024. At most FB_NODE_NAMESPACES_MAX */
+    uint32_t namespaces_max;           /* 0: 1024. At most FB_NODE_NAMESPACES_MAX */
     uint64_t device_write_bytes_per_s; /* a guess to begin with */
 
     enum fb_logger_level log_level;

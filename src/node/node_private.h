@@ -264,6 +264,10 @@ uint64_t fb_node_memory_limit(const char **from);
 
 /* ---- start.c ---- */
 
+/* Descriptors that the node's own things and its clients may take; those of the admin address come
+ * on top. */
+uint64_t fb_node_descriptors(const struct fb_node_config *config);
+
 /* One structured line. */
 void fb_node_say(struct fb_node *node, enum fb_logger_level level, const char *event,
                  const char *text);

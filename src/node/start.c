@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/un.h>
@@ -28,6 +29,7 @@
 #define SESSION_BITS      32  /* of a session's number: a counter; above it: of this start */
 #define INDEX_ENTRY_BYTES 96u /* what an entry costs at most, all in */
 #define FDS_BESIDE        64u /* descriptors that are not connections */
+#define FDS_PER_SESSION   2u  /* its socket, and its process if it shares memory */
 #define NAMESPACES        1024u
 
 /* ---- settings ---- */
@@ -235,6 +237,30 @@ __attribute__((format(printf, 3, 4))) static enum fb_node_failure cannot(char *w
     return FB_NODE_CANNOT_START;
 }
 
+/* ---- descriptors ---- */
+
+uint64_t fb_node_descriptors(const struct fb_node_config *config)
+{
+    return (uint64_t)FDS_PER_SESSION * config->sessions_max + FDS_BESIDE;
+}
+
+static void say_descriptors(struct fb_node *node)
+{
+    struct rlimit limit;
+    uint64_t wanted = fb_node_descriptors(&node->config);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
+        return;
+    struct fb_logger_line line;
+    fb_logger_begin(&line, FB_LOGGER_WARN, "descriptors");
+    fb_logger_u64(&line, "limit", limit.rlim_cur);
+    fb_logger_u64(&line, "wanted", wanted);
+    fb_logger_u64(&line, "sessions", node->config.sessions_max);
+    fb_logger_text(&line, "cure",
+                   "raise the limit of open files (ulimit -Hn, LimitNOFILE=), or fewer --sessions: "
+                   "clients wait when there is no descriptor for them");
+    fb_logger_write(&node->logger, &line, fb_node_now_ns());
+}
+
 /* ---- memory ---- */
 
 static void *map(size_t bytes)
@@ -262,6 +288,7 @@ static void say_memory(struct fb_node *node)
     fb_logger_size(&line, "index_and_engine", node->shard_bytes);
     fb_logger_size(&line, "device_buffers", node->meta_bytes);
     fb_logger_size(&line, "sessions", sessions);
+    fb_logger_size(&line, "namespaces_and_frames", node->server_bytes);
     fb_logger_size(&line, "limit", limit);
     fb_logger_text(&line, "limit_of", from);
     fb_logger_text(&line, "pages",
@@ -278,9 +305,10 @@ static enum fb_node_failure make_memory(struct fb_node *node, char *why, size_t 
     char text[FB_SIZE_TEXT_BYTES];
     int rc = fb_node_pool_make(&node->pool, node->config.pool_bytes);
     if (rc != 0)
-        return cannot(why, why_bytes,
-                      "--pool %s: %s; make it smaller, or raise the limit of memory",
-                      fb_size_print(text, sizeof(text), node->config.pool_bytes), strerror(-rc));
+        return cannot(why, why_bytes, "--pool %s: %s; make it smaller, or raise the limit of %s",
+                      fb_size_print(text, sizeof(text), node->config.pool_bytes), strerror(-rc),
+                      rc == -EFBIG ? "a file's size (ulimit -f), which counts for it too"
+                                   : "memory");
     node->shard_bytes = fb_align_up(fb_shard_footprint(&node->shard_config), FB_PAGE_BYTES);
     node->meta_bytes = fb_align_up(fb_shard_meta_footprint(&node->shard_config), FB_PAGE_BYTES);
     node->shard_memory = map(node->shard_bytes);
@@ -554,6 +582,7 @@ static enum fb_node_failure build(struct fb_node *node, char *why, size_t why_by
     note_facts(node);
     say_memory(node);
     say_value_limit(node);
+    say_descriptors(node);
     say_addresses(node);
     node->started_ns = fb_node_now_ns();
     atomic_store(&node->last_turn_ns, node->started_ns);
@@ -620,6 +649,15 @@ void fb_node_free(struct fb_node *node)
     unmap(node->shard_memory, node->shard_bytes);
     unmap(node->meta, node->meta_bytes);
     fb_node_pool_free(&node->pool);
+    if (node->draining) {
+        /* Giving a large pool back takes long: a supervisor waits for this line, not for
+         * drain_ended. */
+        struct fb_logger_line line;
+        uint64_t now_ns = fb_node_now_ns();
+        fb_logger_begin(&line, FB_LOGGER_INFO, "ended");
+        fb_logger_u64(&line, "took_ms", (now_ns - node->drain_begun_ns) / FB_MS_NS);
+        fb_logger_write(&node->logger, &line, now_ns);
+    }
     pthread_mutex_destroy(&node->snapshot_lock);
     free(node);
 }

@@ -97,7 +97,7 @@ void fb_node_status(const struct fb_node_snapshot *snapshot, const struct fb_nod
     number(text, "uptime_ms", (snapshot->taken_ns - snapshot->started_ns) / FB_MS_NS);
     fb_node_print(text, ",\"io\":");
     fb_node_print_json(text, facts->io_name);
-    fb_node_print(text, ",\"huge_pages\":%s", facts->huge_pages ? "true" : "false");
+    fb_node_print(text, ",\"huge_pages_set_aside\":%s", facts->huge_pages ? "true" : "false");
     number(text, "part_bytes", facts->chunk_bytes);
     number(text, "value_bytes_max", facts->value_bytes_max);
     fb_node_print(text, ",\"value_bytes_max_set_by\":\"%s\"",

@@ -454,8 +454,8 @@ static void refused(struct fb_proto_client *client, uint64_t now_ns, int result)
     } cures[] = {
         {FB_QUOTA, "the node has as many as it takes, and they are kept for good; use one that is "
                    "there, or raise its --namespaces"},
-        {FB_IO, "a namespace is made durable before it is used, and the node's device failed or is "
-                "fenced; see tier_state, and replace the device or start the node without it"},
+        {FB_IO, "a namespace is made durable before it is used, and the node's device failed to; "
+                "try again, and see tier_changed in the node's log"},
     };
     char text[FB_WIRE_TEXT_MAX];
     const char *why = result < 0 ? fb_result_text(result) : "an answer that makes no sense";

@@ -27,7 +27,7 @@ struct fb_server_signals;
 
 /*
  * Blocks SIGTERM, SIGINT and SIGHUP for this thread and all that it starts later, and ignores
- * SIGPIPE. Before any thread is started. Returns 0 or -errno.
+ * SIGPIPE and SIGXFSZ. Before any thread is started. Returns 0 or -errno.
  */
 int fb_server_signals_block(void);
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -72,6 +73,18 @@ static int fill_standard_fds(void)
     return 0;
 }
 
+/* Each connection takes one or two descriptors, and the usual soft limit is for programs that use
+ * select(). If it cannot be raised, the node says what it lacks. */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        fprintf(stderr, "forebayd: the limit of open files stays as it is: %s\n", strerror(errno));
+}
+
 static int fail(const char *why, int code)
 {
     fprintf(stderr, "forebayd: %s\n", why);
@@ -98,6 +111,7 @@ static int serve(struct fb_server_settings *settings)
     char why[FB_NODE_WHY_BYTES] = "";
     struct fb_node *node = NULL;
     struct fb_server_signals *signals = NULL;
+    raise_descriptors();
     if (fill_standard_fds() != 0)
         return fail("/dev/null cannot be opened: it takes the place of a standard descriptor that "
                     "is closed",

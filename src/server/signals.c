@@ -41,7 +41,9 @@ int fb_server_signals_block(void)
     sigset_t set;
     set_of(&set);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
-    if (sigaction(SIGPIPE, &ignore, NULL) != 0)
+    /* A write beyond the limit of a file's size fails with EFBIG then, as any other error of the
+     * device. */
+    if (sigaction(SIGPIPE, &ignore, NULL) != 0 || sigaction(SIGXFSZ, &ignore, NULL) != 0)
         return -errno;
     return -pthread_sigmask(SIG_BLOCK, &set, NULL);
 }

@@ -19,6 +19,7 @@ The last line is `N passed, N failed`.
 import ctypes
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -614,6 +615,8 @@ def test_sigterm_drains(home):
         expect("goes down" in error_text(last[0][2]), error_text(last[0][2]))
         expect(daemon.field("drain_ended", "left_in_memory_only") == "0B", daemon.log())
         expect(not os.path.exists(daemon.socket_path), "the socket's file is gone")
+        expect(daemon.log().splitlines()[-1].split()[2] == "ended", "the last line: " + daemon.log())
+        expect(int(daemon.field("ended", "took_ms")) >= int(daemon.field("drain_ended", "took_ms")), daemon.log())
 
 
 def test_sigint_ends_too(home):
@@ -777,6 +780,72 @@ def test_client_that_does_not_read(home):
         expect(daemon.end() == 0, daemon.log())
 
 
+def test_half_open_requests_leave_health_alone(home):
+    """Requests that never end hold no place that /health needs, and are cut soon."""
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        host, port = daemon.field("listening", "admin").rsplit(":", 1)
+        half = []
+        for _ in range(64):
+            half.append(socket.create_connection((host, int(port)), timeout=10))
+            half[-1].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        begun = time.monotonic()
+        expect(daemon.page("health")[0] == 200 and daemon.page("metrics")[0] == 200, "they answer")
+        took = time.monotonic() - begun
+        expect(took < 1, "/health took %.1f s" % took)
+        for connection in half:
+            connection.recv(1000)  # what is said to it, or the end
+            connection.close()
+        expect(time.monotonic() - begun < 6, "they were cut after %.1f s" % (time.monotonic() - begun))
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_other_methods(home):
+    with Daemon(home) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        url = "http://%s/health" % daemon.field("listening", "admin")
+        for method, body in (("POST", b"x" * 100000), ("PUT", b""), ("DELETE", None), ("OPTIONS", None)):
+            try:
+                urllib.request.urlopen(urllib.request.Request(url, data=body, method=method), timeout=10)
+                raise Failed(method + " was taken")
+            except urllib.error.HTTPError as error:
+                expect(error.code == 405 and error.headers["Allow"] == "GET, HEAD", "%s: %s" % (method, error))
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as page:
+            expect(page.status == 200 and page.read() == b"", "HEAD")
+        expect(daemon.end() == 0, daemon.log())
+
+
+# ---- limits of the process ---------------------------------------------------------------------
+
+
+def limited(what, soft, hard=None):
+    return lambda: resource.setrlimit(what, (soft, soft if hard is None else hard))
+
+
+def test_descriptors(home):
+    """The soft limit is raised to the hard one; what is still too few is said with value, limit and cure."""
+    with Daemon(home, "--sessions=100", before=limited(resource.RLIMIT_NOFILE, 50, 400)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(" descriptors " not in daemon.log(), daemon.log())
+        with open("/proc/%d/limits" % daemon.process.pid, encoding="ascii") as limits:
+            expect(re.search(r"^Max open files +400 +400 ", limits.read(), re.M), "it was not raised")
+        connections = [daemon.unix() for _ in range(100)]
+        for connection in connections:
+            connection.sendall(HELLO)
+            expect(frames(connection, 1)[0][0] == WELCOME, "WELCOME")
+        expect(daemon.end() == 0, daemon.log())
+    with Daemon(home, "--sessions=100", before=limited(resource.RLIMIT_NOFILE, 200)) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(daemon.field("descriptors", "limit") == "200", daemon.log())
+        expect(daemon.field("descriptors", "wanted") == "264", daemon.log())
+        expect("--sessions" in daemon.field("descriptors", "cure"), daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_pool_above_the_limit_of_a_file(home):
+    refuses(home, 3, "--pool 32 MiB", "too large", "ulimit -f", before=limited(resource.RLIMIT_FSIZE, 16 * MIB))
+
+
 # ---- figures -----------------------------------------------------------------------------------
 
 
@@ -792,6 +861,27 @@ def test_health(home):
         daemon.process.send_signal(signal.SIGSTOP)
         daemon.process.send_signal(signal.SIGCONT)
         expect(daemon.end() == 0, daemon.log())
+
+
+SCALE = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def sizes_in(line):
+    """The sizes of a line of the log, by name, in bytes."""
+    return {name: float(number) * SCALE[unit] for name, number, unit in
+            re.findall(r" (\w+)=([0-9.]+)(B|KiB|MiB|GiB)(?= |$)", line)}
+
+
+def test_parts_of_memory_add_up(home):
+    for arguments in ([], ssd(home)):
+        with Daemon(home, *arguments) as daemon:
+            expect(daemon.wait_ready(), daemon.log())
+            line = re.search(r"^\S+ info memory .*$", daemon.log(), re.M).group(0)
+            parts = sizes_in(line)
+            total = parts.pop("sum_at_most")
+            del parts["limit"]
+            expect(abs(sum(parts.values()) - total) < 0.1 * MIB, line)
+            expect(daemon.end() == 0, daemon.log())
 
 
 def series_of(page):

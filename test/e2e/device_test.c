@@ -151,7 +151,7 @@ static void test_a_device_that_fails_is_fenced(void **state)
         assert_int_equal(put(client, i), FB_OK);
     fb_client_close(client);
     assert_int_equal(test_server_stop(&server, 20000), 0);
-    test_server_last_line(&server, line, sizeof(line));
+    test_server_line(&server, "drain_ended", line, sizeof(line));
     assert_non_null(strstr(line, "drain_ended"));
     assert_null(strstr(line, "left_in_memory_only=0B"));
 }

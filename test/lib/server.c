@@ -304,7 +304,8 @@ bool test_server_alive(struct test_server *server)
     return false;
 }
 
-void test_server_last_line(const struct test_server *server, char *out, size_t out_bytes)
+void test_server_line(const struct test_server *server, const char *word, char *out,
+                      size_t out_bytes)
 {
     FB_ASSERT(out_bytes > 0);
     out[0] = '\0';
@@ -316,13 +317,17 @@ void test_server_last_line(const struct test_server *server, char *out, size_t o
     off_t from = end > (off_t)sizeof(tail) - 1 ? end - ((off_t)sizeof(tail) - 1) : 0;
     ssize_t n = pread(fd, tail, sizeof(tail) - 1, from);
     close(fd);
-    while (n > 0 && tail[n - 1] == '\n')
-        n--;
-    if (n <= 0)
-        return;
-    tail[n] = '\0';
-    const char *line = strrchr(tail, '\n');
-    snprintf(out, out_bytes, "%s", line != NULL ? line + 1 : tail);
+    tail[n > 0 ? n : 0] = '\0';
+    char *at = NULL;
+    for (char *line = strtok_r(tail, "\n", &at); line != NULL; line = strtok_r(NULL, "\n", &at)) {
+        if (strstr(line, word) != NULL)
+            snprintf(out, out_bytes, "%s", line);
+    }
+}
+
+void test_server_last_line(const struct test_server *server, char *out, size_t out_bytes)
+{
+    test_server_line(server, "", out, out_bytes);
 }
 
 /* ---- metrics ---- */

@@ -79,7 +79,10 @@ void test_server_kill(struct test_server *server);
 /* False if the server has ended by itself; then `error` has its last line. Never blocks. */
 bool test_server_alive(struct test_server *server);
 
-/* The last line of the server's log that is not empty, "" if there is none. */
+/* The last line of the server's log that has this word, "" if there is none. */
+void test_server_line(const struct test_server *server, const char *word, char *out,
+                      size_t out_bytes);
+/* The last one that is not empty. */
 void test_server_last_line(const struct test_server *server, char *out, size_t out_bytes);
 
 /*
