@@ -34,10 +34,11 @@ static struct test_server server;
 
 /* ---- the server ---- */
 
-static void start(uint64_t ssd_bytes, const char *persist, const char *extra)
+static int try_start(uint64_t ssd_bytes, const char *persist, const char *extra)
 {
     test_server_kill(&server); /* left by a test that failed */
     struct test_server_options options = {
+        .admin = true,
         .program = program,
         .directory = directory,
         .pool_bytes = POOL_BYTES,
@@ -45,7 +46,12 @@ static void start(uint64_t ssd_bytes, const char *persist, const char *extra)
         .persist = persist,
         .extra = {"--ssd-floor=0", "--listen=127.0.0.1:0", extra},
     };
-    if (test_server_start(&server, &options) != 0)
+    return test_server_start(&server, &options);
+}
+
+static void start(uint64_t ssd_bytes, const char *persist, const char *extra)
+{
+    if (try_start(ssd_bytes, persist, extra) != 0)
         fail_msg("forebayd: %s", server.error);
 }
 
@@ -78,26 +84,42 @@ enum way {
     WAYS
 };
 
-static struct fb_client *open_way(enum way way, const char *salt, uint32_t commit_delay_ms)
+/* Opens a handle with options of which the way's are set here. */
+static struct fb_client *open_with(enum way way, struct fb_client_options *options)
 {
-    struct fb_client_options options;
     char address[TEST_SERVER_ADDRESS_BYTES];
     char why[FB_WHY_BYTES] = "";
-    fb_client_options_init(&options);
-    options.ns.model = "e2e";
-    options.ns.salt = salt;
-    options.commit_delay_ms = commit_delay_ms;
-    options.use_shm = way == WAY_SHM ? FB_SHM_ON : FB_SHM_OFF;
-    options.address = server.address;
+    options->ns.model = "e2e";
+    options->use_shm = way == WAY_SHM ? FB_SHM_ON : FB_SHM_OFF;
+    options->address = server.address;
     if (way == WAY_TCP) {
         tcp_address(address, sizeof(address));
-        options.address = address;
+        options->address = address;
     }
     struct fb_client *client = NULL;
-    if (fb_client_open(&options, &client, why, sizeof(why)) != FB_OK)
+    if (fb_client_open(options, &client, why, sizeof(why)) != FB_OK)
         fail_msg("open: %s", why);
     assert_true(fb_client_uses_shm(client) == (way == WAY_SHM));
     return client;
+}
+
+static struct fb_client *open_way(enum way way, const char *salt, uint32_t commit_delay_ms)
+{
+    struct fb_client_options options;
+    fb_client_options_init(&options);
+    options.ns.salt = salt;
+    options.commit_delay_ms = commit_delay_ms;
+    return open_with(way, &options);
+}
+
+static struct fb_client *open_quota(const char *salt, uint64_t dram_bytes, uint64_t ssd_bytes)
+{
+    struct fb_client_options options;
+    fb_client_options_init(&options);
+    options.ns.salt = salt;
+    options.quota_dram_bytes = dram_bytes;
+    options.quota_ssd_bytes = ssd_bytes;
+    return open_with(WAY_SHM, &options);
 }
 
 /* ---- batches ---- */
@@ -452,6 +474,129 @@ static void namespaces_do_not_meet(void **state)
     stop();
 }
 
+/* ---- quotas ---- */
+
+enum {
+    QUOTA_VALUE_BYTES = 100000,
+    QUOTA_VALUE_PAGES_BYTES = 102400,
+    QUOTA_ON_SSD = 20, /* of them fit into 2 MiB, */
+    QUOTA_IN_DRAM = 40 /* and so many into 4 MiB */
+};
+
+/* Puts a value of its own. Returns its result. */
+static int quota_put(struct fb_client *client, const char *key, enum fb_persist_mode mode)
+{
+    struct batch batch;
+    batch_make(&batch, key, 1, QUOTA_VALUE_BYTES);
+    batch_fill(&batch);
+    batch.puts[0].persist_mode = (uint8_t)mode;
+    assert_int_equal(fb_put_batch(client, batch.puts, 1, 20000), FB_OK);
+    int result = batch.puts[0].result;
+    batch_free(&batch);
+    return result;
+}
+
+/* How many of the keys "<name>-<i>" the lookup finds with this bit. */
+static unsigned quota_count(struct fb_client *client, const char *name, unsigned count,
+                            enum fb_exists_bit bit)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < count; i++) {
+        char key[48];
+        snprintf(key, sizeof(key), "%.20s%u-0", name, i);
+        struct fb_exists_item item = {.key = key, .key_bytes = strlen(key)};
+        assert_int_equal(fb_exists_batch(client, &item, 1, NULL, 0), FB_OK);
+        found += (item.found & bit) != 0;
+    }
+    return found;
+}
+
+/* Each namespace stays below its own quotas, at the cost of its own values alone. */
+static void quotas(void **state)
+{
+    (void)state;
+    unlink(server.ssd_path);
+    start(SSD_BYTES, NULL, NULL);
+    struct fb_client *other = open_way(WAY_SHM, "no quota", 0);
+    struct fb_client *client = open_quota("quota", FB_MIB(4), FB_MIB(2));
+    assert_int_equal(quota_put(other, "other", FB_PERSIST_MODE_OFF), FB_OK);
+    char key[32];
+    for (unsigned i = 0; i < QUOTA_ON_SSD; i++) {
+        snprintf(key, sizeof(key), "ssd%u", i);
+        assert_int_equal(quota_put(client, key, FB_PERSIST_MODE_THROUGH), FB_OK);
+    }
+    assert_int_equal(quota_put(client, "over", FB_PERSIST_MODE_THROUGH), FB_QUOTA);
+    assert_int_equal(fb_exists(client, "over-0", 6, 0), FB_OK); /* it is cached */
+    for (unsigned i = 0; i < 3 * QUOTA_IN_DRAM; i++) {
+        snprintf(key, sizeof(key), "dram%u", i);
+        assert_int_equal(quota_put(client, key, FB_PERSIST_MODE_OFF), FB_OK);
+    }
+    unsigned in_dram = quota_count(client, "dram", 3 * QUOTA_IN_DRAM, FB_EXISTS_IN_DRAM);
+    assert_true(in_dram > 0 && in_dram <= QUOTA_IN_DRAM);
+    in_dram += quota_count(client, "ssd", QUOTA_ON_SSD, FB_EXISTS_IN_DRAM);
+    assert_true((uint64_t)in_dram * QUOTA_VALUE_PAGES_BYTES <= FB_MIB(4));
+    assert_int_equal(quota_count(client, "ssd", QUOTA_ON_SSD, FB_EXISTS_READABLE), QUOTA_ON_SSD);
+    struct fb_explanation why;
+    assert_int_equal(fb_explain(client, "dram0-0", 7, &why, 0), FB_OK);
+    assert_true(!why.present && why.reason == FB_REASON_QUOTA);
+    struct batch huge;
+    batch_make(&huge, "huge", 1, FB_MIB(4) + 1);
+    assert_int_equal(fb_put_batch(client, huge.puts, 1, 0), FB_OK);
+    assert_int_equal(huge.puts[0].result, FB_QUOTA);
+    batch_free(&huge);
+    /* Room on SSD that was given back can be used, and the quota is known after a restart. */
+    assert_int_equal(fb_remove(client, "ssd0-0", 6, 0), FB_OK);
+    assert_int_equal(quota_put(client, "ssd0", FB_PERSIST_MODE_THROUGH), FB_OK);
+    assert_int_equal(fb_exists(other, "other-0", 7, 0), FB_OK);
+    stop();
+    start(SSD_BYTES, NULL, NULL);
+    assert_int_equal(quota_count(client, "ssd", QUOTA_ON_SSD, FB_EXISTS_ON_SSD), QUOTA_ON_SSD);
+    assert_int_equal(quota_put(client, "again", FB_PERSIST_MODE_THROUGH), FB_QUOTA);
+    assert_int_equal(quota_put(other, "again", FB_PERSIST_MODE_THROUGH), FB_OK);
+    fb_client_close(client);
+    fb_client_close(other);
+    stop();
+}
+
+/* ---- reads side by side ---- */
+
+/* One batch of cold values has many reads in the device at once. */
+static void expect_depth(const char *io, uint64_t least)
+{
+    unlink(server.ssd_path);
+    if (try_start(SSD_BYTES, NULL, io) != 0) {
+        if (strstr(server.error, "io_uring") == NULL)
+            fail_msg("forebayd: %s", server.error);
+        printf("SKIPPED reads_side_by_side: %s: %s\n", io, server.error);
+        return;
+    }
+    struct fb_client *client = open_way(WAY_SHM, "depth", 0);
+    struct batch batch;
+    batch_make(&batch, "k", 512, FB_KIB(64));
+    batch_fill(&batch);
+    batch_put(&batch, client);
+    assert_int_equal(fb_drop_dram(client, batch.keys, batch.count, 0), FB_OK);
+    for (size_t i = 0; i < batch.count; i++) {
+        assert_int_equal(batch.keys[i].result, FB_OK);
+        batch.gets[i].flags = FB_GET_STAYS_COLD;
+    }
+    assert_int_equal(batch_check(&batch, client), batch.count);
+    uint64_t depth = 0;
+    assert_true(test_server_metric(&server, "forebay_io_read_depth_max", &depth));
+    if (depth < least)
+        fail_msg("%s: at most %u reads at once, not %u", io, (unsigned)depth, (unsigned)least);
+    batch_free(&batch);
+    fb_client_close(client);
+    stop();
+}
+
+static void reads_side_by_side(void **state)
+{
+    (void)state;
+    expect_depth("--io=uring", 16);
+    expect_depth("--io=posix", 2);
+}
+
 /* A key that is held is readable although far more than the pool is written meanwhile. */
 static void holds_are_kept(void **state)
 {
@@ -720,13 +865,22 @@ static int remove_directory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_many_sizes),      cmocka_unit_test(long_values_without_a_pause),
-        cmocka_unit_test(a_batch_of_four_pools),     cmocka_unit_test(the_same_keys_from_many),
-        cmocka_unit_test(values_that_fill_the_pool), cmocka_unit_test(remove_upsert_and_epoch),
-        cmocka_unit_test(namespaces_do_not_meet),    cmocka_unit_test(holds_are_kept),
-        cmocka_unit_test(listing_and_persistence),   cmocka_unit_test(what_is_not_to_be_persisted),
-        cmocka_unit_test(a_writer_that_is_killed),   cmocka_unit_test(a_writer_that_is_stopped),
-        cmocka_unit_test(a_fork_after_connect),      cmocka_unit_test(many_small_values),
+        cmocka_unit_test(values_of_many_sizes),
+        cmocka_unit_test(long_values_without_a_pause),
+        cmocka_unit_test(a_batch_of_four_pools),
+        cmocka_unit_test(the_same_keys_from_many),
+        cmocka_unit_test(values_that_fill_the_pool),
+        cmocka_unit_test(remove_upsert_and_epoch),
+        cmocka_unit_test(namespaces_do_not_meet),
+        cmocka_unit_test(holds_are_kept),
+        cmocka_unit_test(listing_and_persistence),
+        cmocka_unit_test(what_is_not_to_be_persisted),
+        cmocka_unit_test(a_writer_that_is_killed),
+        cmocka_unit_test(a_writer_that_is_stopped),
+        cmocka_unit_test(a_fork_after_connect),
+        cmocka_unit_test(many_small_values),
+        cmocka_unit_test(quotas),
+        cmocka_unit_test(reads_side_by_side),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
