@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/bug.h"
 #include "base/limits.h"
 #include "test/sim/world.h"
 
@@ -12,6 +13,7 @@
 #define OPERATIONS_MAX   1700
 #define HALF_PPM         500000
 #define QUARTER_PPM      250000
+#define SLOW_READS_PPM   100000
 #define NODE_OFF_PPM     60000
 #define WIRE_CLIENTS_MIN 4
 #define WIRE_SALT        UINT64_C(0x77697265)
@@ -127,6 +129,24 @@ static void draw_mishaps(struct sim_world *world)
     knobs->jump_ppm = sometimes(world, 800);
 }
 
+/*
+ * A planted bug that few seeds reach is brought into reach when it is asked for: reads so slow that
+ * the segment below them is given up and written again, and nothing that fails and would be an
+ * excuse.
+ */
+static void draw_for_bug(struct sim_world *world)
+{
+    struct sim_knobs *knobs = &world->knobs;
+    if (!FB_BUG(FB_BUG_REUSE_BEFORE_UNPIN))
+        return;
+    memset(&knobs->device.rates, 0, sizeof(knobs->device.rates));
+    knobs->device.rates.ppm[FB_IO_READ][FB_FAULT_DELAYED] = SLOW_READS_PPM;
+    knobs->faults = knobs->liars = false;
+    knobs->damage_ppm = knobs->room_ppm = knobs->floor_ppm = 0;
+    knobs->shard.devices = 1;
+    knobs->shard.persist = FB_PERSIST_BEHIND;
+}
+
 /* A third of the seeds; drawn apart, so that the others stay what they are. */
 static bool speaks(const struct sim_world *world)
 {
@@ -179,6 +199,7 @@ void sim_knobs_draw(struct sim_world *world)
         knobs->quota_dram_bytes = knobs->shard.pool_bytes / between(world, 2, 6);
         knobs->quota_ssd_bytes = knobs->shard.log.capacity_bytes / between(world, 2, 12);
     }
+    draw_for_bug(world);
     draw_wire(world);
 }
 
