@@ -4,7 +4,7 @@
  * forbidden, writes lost by a kill, faults by script.
  *
  * It cannot show that flushed bytes survive a power cut. Tests that need rights or system calls
- * which are not to be had say so and pass.
+ * which are not to be had say SKIPPED and why.
  */
 #include "io/open.h"
 
@@ -131,7 +131,7 @@ static bool has_uring(void)
     box_prepare(&box, "uring");
     const bool has = box_start(&box) == 0;
     if (!has)
-        print_message("not run: %s\n", box.why);
+        print_message("SKIPPED: %s\n", box.why);
     box_close(&box);
     return has;
 }
@@ -385,7 +385,7 @@ static void test_uring_forbidden(void **state)
     (void)state;
     const int rc = test_child_run(choose_without_uring, NULL, 0);
     if (rc == TEST_CHILD_NOT_RUN)
-        print_message("not run: no seccomp filters here\n");
+        print_message("SKIPPED: no seccomp filters here\n");
     else
         assert_int_equal(rc, 0);
 }
@@ -415,7 +415,7 @@ static void test_memory_that_cannot_be_registered(void **state)
         return;
     const int rc = test_child_run(register_without_memlock, "uring", 0);
     if (rc == TEST_CHILD_NOT_RUN)
-        print_message("not run: rights cannot be given up here\n");
+        print_message("SKIPPED: rights cannot be given up here\n");
     else
         assert_int_equal(rc, 0);
 }
