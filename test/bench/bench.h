@@ -134,6 +134,8 @@ struct bench_profile {
 void bench_profile_begin(struct bench_profile *profile, const struct bench *bench, pid_t node);
 void bench_profile_end(struct bench_profile *profile, pid_t node, char *out, size_t bytes);
 
+/* Seconds that a process has run, in steps of a tick. */
+double bench_process_s(pid_t pid);
 /* Part of a core that a process took in the next so many milliseconds. */
 double bench_node_share(pid_t pid, unsigned ms);
 
@@ -146,6 +148,8 @@ double peer_fio_gb_per_s(const struct bench *bench, const char *rw, uint64_t blo
 struct peer_redis;
 struct peer_redis *peer_redis_open(const struct bench *bench);
 void peer_redis_close(struct peer_redis *redis);
+/* Seconds that this process and Redis have run. */
+double peer_redis_cpu_s(const struct peer_redis *redis);
 void peer_redis_set(struct peer_redis *redis, const char *key, const void *value, size_t bytes);
 /* Microseconds of one GET. */
 double peer_redis_get_us(struct peer_redis *redis, const char *key, size_t bytes);

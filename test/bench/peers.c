@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -215,6 +216,15 @@ void peer_redis_close(struct peer_redis *redis)
     kill(redis->pid, SIGTERM);
     waitpid(redis->pid, NULL, 0);
     free(redis);
+}
+
+double peer_redis_cpu_s(const struct peer_redis *redis)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6 +
+           bench_process_s(redis->pid);
 }
 
 void peer_redis_set(struct peer_redis *redis, const char *key, const void *value, size_t bytes)

@@ -61,6 +61,11 @@ static uint64_t process_ns(pid_t pid)
     return (user + kernel) * tick_ns();
 }
 
+double bench_process_s(pid_t pid)
+{
+    return (double)process_ns(pid) / 1e9;
+}
+
 static void look_at_threads(struct bench_use *use, pid_t pid)
 {
     char path[PROC_TEXT_MAX], text[PROC_TEXT_MAX];
