@@ -104,17 +104,17 @@ static int check_pool(const struct fb_shard_config *config, uint32_t chunk_bytes
         config->pool_bytes > FB_SHARD_POOL_BYTES_MAX)
         return refuse(
             why, why_bytes,
-            "pool of %llu bytes: must be a multiple of 2 MiB, from 2 MiB to 4 TiB; choose one",
+            "--pool of %llu bytes: must be a multiple of 2 MiB, from 2 MiB to 4 TiB; choose one",
             (unsigned long long)config->pool_bytes);
     if (chunk_bytes == 0)
         return refuse(why, why_bytes,
-                      "device capacity of %llu bytes: at least 16 MiB is needed, in multiples of "
+                      "--ssd-cap of %llu bytes: at least 16 MiB is needed, in multiples of "
                       "4 KiB",
                       (unsigned long long)config->log.capacity_bytes);
     if (config->pool_bytes < (uint64_t)FB_SHARD_POOL_CHUNKS_MIN * chunk_bytes)
         return refuse(
             why, why_bytes,
-            "pool of %llu bytes: a device of this size moves values in parts of %u "
+            "--pool of %llu bytes: a --ssd-cap of this size moves values in parts of %u "
             "bytes, and the pool must hold at least %u of them; make the pool larger, or the "
             "capacity smaller",
             (unsigned long long)config->pool_bytes, chunk_bytes, FB_SHARD_POOL_CHUNKS_MIN);
@@ -126,18 +126,18 @@ static int check_limits(const struct fb_shard_config *config, char *why, size_t 
     if (config->index_entries < FB_SHARD_ENTRIES_MIN ||
         config->index_entries > FB_SHARD_ENTRIES_MAX)
         return refuse(why, why_bytes,
-                      "index_entries %u: must be from %u to %u; choose a number there, or 0",
+                      "--index-entries is %u: must be from %u to %u; choose a number there, or 0",
                       config->index_entries, FB_SHARD_ENTRIES_MIN, FB_SHARD_ENTRIES_MAX);
     if (config->watermark_pct > 100)
-        return refuse(why, why_bytes, "watermark %u %%: must be at most 100",
+        return refuse(why, why_bytes, "--watermark is %u %%: must be at most 100",
                       config->watermark_pct);
     if (config->hold_ms_max > FB_SHARD_HOLD_MS_MAX || config->lease_ms > config->hold_ms_max)
         return refuse(why, why_bytes,
-                      "lease of %u ms, holds of up to %u ms: a lease must not be longer than a "
+                      "--lease-ms is %u and --hold-ms %u: a lease must not be longer than a "
                       "hold, and a hold at most %u ms; make the lease shorter or the holds longer",
                       config->lease_ms, config->hold_ms_max, FB_SHARD_HOLD_MS_MAX);
     if (config->namespaces_max > FB_SHARD_NAMESPACES_MAX)
-        return refuse(why, why_bytes, "namespaces_max %u: must be at most %u",
+        return refuse(why, why_bytes, "--namespaces is %u: must be at most %u; choose fewer",
                       config->namespaces_max, FB_SHARD_NAMESPACES_MAX);
     if (config->write_items < FB_SHARD_WRITE_ITEMS_MIN ||
         config->read_slots < FB_SHARD_READ_SLOTS_MIN)

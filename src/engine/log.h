@@ -206,6 +206,10 @@ struct fb_log_geometry {
     uint64_t segments_off;
 };
 
+/* What a capacity may be. */
+#define FB_LOG_CAPACITY_BYTES_MIN FB_MIB(16)
+#define FB_LOG_CAPACITY_BYTES_MAX FB_TIB(64)
+
 /* Computes the geometry; FB_BAD_ARGUMENT if the capacity is below the least (64 segments of 256
  * KiB). */
 int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out);

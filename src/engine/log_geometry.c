@@ -20,7 +20,9 @@ uint32_t fb_log_history_record_blocks(uint64_t segment_bytes)
 
 int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out)
 {
-    if (capacity_bytes < FB_SEGMENTS_MIN * SEGMENT_BYTES_MIN)
+    _Static_assert(FB_LOG_CAPACITY_BYTES_MIN == FB_SEGMENTS_MIN * SEGMENT_BYTES_MIN, "the least");
+    _Static_assert(FB_LOG_CAPACITY_BYTES_MAX == SEGMENTS_MAX * FB_SEGMENT_BYTES_MAX, "the most");
+    if (capacity_bytes < FB_LOG_CAPACITY_BYTES_MIN || capacity_bytes > FB_LOG_CAPACITY_BYTES_MAX)
         return FB_BAD_ARGUMENT;
     struct fb_log_geometry geometry = {0};
     uint64_t segment = fb_min_u64(FB_SEGMENT_BYTES_MAX,
@@ -39,8 +41,7 @@ int fb_log_geometry(uint64_t capacity_bytes, struct fb_log_geometry *out)
     FB_ASSERT(geometry.history_bytes >= least);
     geometry.segments_off = geometry.history_off + geometry.history_bytes;
     uint64_t segments = (capacity_bytes - geometry.segments_off) / segment;
-    if (segments > SEGMENTS_MAX)
-        return FB_BAD_ARGUMENT;
+    FB_ASSERT(segments > 0 && segments <= SEGMENTS_MAX);
     geometry.segments = (uint32_t)segments;
     *out = geometry;
     return 0;

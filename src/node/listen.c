@@ -168,17 +168,25 @@ static enum fb_node_failure listen_tcp(struct fb_node *node, char *why, size_t w
     return FB_NODE_OK;
 }
 
+static bool is_socket(const char *path)
+{
+    struct stat status;
+    int error = errno;
+    bool is = lstat(path, &status) == 0 && S_ISSOCK(status.st_mode);
+    errno = error;
+    return is;
+}
+
 /* A socket file that nobody listens on is what a killed node left: it may go. */
 static bool is_left_over(const struct sockaddr_un *address)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    struct stat status;
     if (fd < 0)
         return false;
     int rc = connect(fd, (const struct sockaddr *)address, sizeof(*address));
     bool refused = rc != 0 && errno == ECONNREFUSED;
     close(fd);
-    return refused && lstat(address->sun_path, &status) == 0 && S_ISSOCK(status.st_mode);
+    return refused && is_socket(address->sun_path);
 }
 
 static enum fb_node_failure listen_unix(struct fb_node *node, char *why, size_t why_bytes)
@@ -207,7 +215,8 @@ static enum fb_node_failure listen_unix(struct fb_node *node, char *why, size_t 
     }
     const char *cure =
         errno == EADDRINUSE
-            ? "another process listens there, or it is no socket: end it, or choose another path"
+            ? is_socket(path) ? "another process listens there: end it, or choose another path"
+                              : "what is there is no socket: choose another path, or move it away"
         : errno == ENOENT ? "make its directory"
                           : "choose a path that this user may write";
     enum fb_node_failure failure = cannot(why, why_bytes, "--socket", path, cure);

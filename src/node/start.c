@@ -90,6 +90,23 @@ static const char *const persist_names[] = {
     [FB_PERSIST_BEHIND] = "behind", [FB_PERSIST_THROUGH] = "through",
 };
 
+static enum fb_node_failure check_cap(struct fb_node_config *config, char *why, size_t why_bytes)
+{
+    char given[FB_SIZE_TEXT_BYTES], least[FB_SIZE_TEXT_BYTES], most[FB_SIZE_TEXT_BYTES];
+    fb_size_print(least, sizeof(least), FB_LOG_CAPACITY_BYTES_MIN);
+    fb_size_print(most, sizeof(most), FB_LOG_CAPACITY_BYTES_MAX);
+    fb_size_print(given, sizeof(given), config->ssd_cap_bytes);
+    if (config->ssd_cap_bytes < FB_LOG_CAPACITY_BYTES_MIN ||
+        config->ssd_cap_bytes > FB_LOG_CAPACITY_BYTES_MAX)
+        return bad(why, why_bytes,
+                   "--ssd-cap %s%s, and --ssd-path is '%s'; it must be from %s to %s: say how much "
+                   "may be written there",
+                   config->ssd_cap_bytes == 0 ? "is missing" : "is ",
+                   config->ssd_cap_bytes == 0 ? "" : given, config->ssd_path, least, most);
+    config->ssd_cap_bytes = fb_align_down(config->ssd_cap_bytes, FB_BLOCK_BYTES);
+    return FB_NODE_OK;
+}
+
 static enum fb_node_failure check_sizes(struct fb_node_config *config, char *why, size_t why_bytes)
 {
     char text[FB_SIZE_TEXT_BYTES];
@@ -118,14 +135,7 @@ static enum fb_node_failure check_sizes(struct fb_node_config *config, char *why
                    "--ssd-path has %zu characters; it may have 1 to %zu: choose another",
                    strlen(config->ssd_path),
                    (size_t)FB_NODE_PATH_BYTES - sizeof(SSD_FILE_NAME) - 2);
-    config->ssd_cap_bytes = fb_align_down(config->ssd_cap_bytes, FB_BLOCK_BYTES);
-    struct fb_log_geometry geometry;
-    if (fb_log_geometry(config->ssd_cap_bytes, &geometry) != 0)
-        return bad(why, why_bytes,
-                   "--ssd-cap is %s; it must be from 16 MiB to 64 TiB: say how much may be written "
-                   "at --ssd-path",
-                   fb_size_print(text, sizeof(text), config->ssd_cap_bytes));
-    return FB_NODE_OK;
+    return check_cap(config, why, why_bytes);
 }
 
 static bool is_io_name(const char *name)

@@ -162,7 +162,10 @@ int main(int argc, char **argv)
         fb_server_options_print(&settings, stdout);
         return fflush(stdout) == 0 ? FB_SERVER_EXIT_OK : FB_SERVER_EXIT_FAILED;
     }
-    if (settings.warnings[0] != '\0')
-        fprintf(stderr, "forebayd: no setting is called %s: passed over\n", settings.warnings);
+    for (const char *line = settings.warnings; *line != '\0';) {
+        size_t bytes = strcspn(line, "\n");
+        fprintf(stderr, "forebayd: %.*s\n", (int)bytes, line);
+        line += bytes + (line[bytes] == '\n');
+    }
     return serve(&settings);
 }

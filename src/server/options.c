@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -23,6 +24,7 @@
 #define HELP_COLUMN         26
 #define HELP_WIDTH          78
 #define YAML_COMMENT_COLUMN 40
+#define RANGE_BYTES         96
 
 /* The most that is taken; what a machine has is less. */
 #define POOL_BYTES_MAX    FB_TIB(4)
@@ -92,9 +94,10 @@ static const struct option options[] = {
      "mode evict: from how full a pool on values are written; 0: 75"},
 
     {"ssd-path", KIND_NAME, NUMBER(node.ssd_path), 0, 0, "none", "PATH|none",
-     "file, block device, or directory for the SSD tier; a directory gets a file forebay.ssd"},
+     "file, block device, or directory for the SSD tier; a directory that is there gets a file "
+     "forebay.ssd, a path that is not there becomes a file"},
     {"ssd-cap", KIND_SIZE, NUMBER(node.ssd_cap_bytes), 0, DEVICE_BYTES_MAX, "0", "SIZE",
-     "the most that the tier takes there; needed with --ssd-path"},
+     "the most that the tier takes there, 16 MiB to 64 TiB; needed with --ssd-path"},
     {"ssd-floor", KIND_SIZE, NUMBER(node.ssd_floor_bytes), 0, DEVICE_BYTES_MAX, "1GiB", "SIZE",
      "free space of the file system that the tier leaves alone"},
     {"io", KIND_TEXT, NUMBER(node.io), 0, 0, "auto", "auto|uring|posix",
@@ -191,7 +194,7 @@ static int note(struct fb_server_settings *settings, unsigned i, const char *tex
 static int read_flag(struct fb_server_settings *settings, int argc, char *const *argv, int *at,
                      char *why, size_t why_bytes)
 {
-    const char *argument = argv[*at];
+    const char *argument = strcmp(argv[*at], "-h") == 0 ? "--help" : argv[*at];
     if (strncmp(argument, "--", 2) != 0 || argument[2] == '\0')
         return refuse(why, why_bytes, "'%.200s' is no option; forebayd --help lists them",
                       argument);
@@ -245,11 +248,38 @@ static bool is_a_clients(const char *name, size_t bytes)
     return false;
 }
 
-static void warn_of(struct fb_server_settings *settings, const char *name, size_t bytes)
+/* A line of its own; what has no room is left out. */
+__attribute__((format(printf, 2, 3))) static void warn(struct fb_server_settings *settings,
+                                                       const char *format, ...)
 {
     size_t used = strlen(settings->warnings);
-    snprintf(settings->warnings + used, sizeof(settings->warnings) - used, "%s%.*s",
-             used > 0 ? ", " : "", (int)fb_min_u64(bytes, NAME_BYTES), name);
+    size_t room = sizeof(settings->warnings) - used;
+    va_list args;
+    va_start(args, format);
+    int count = vsnprintf(settings->warnings + used, room, format, args);
+    va_end(args);
+    if (count < 0 || (size_t)count + 1 >= room)
+        settings->warnings[used] = '\0';
+    else
+        snprintf(settings->warnings + used + count, room - (size_t)count, "\n");
+}
+
+static int take(struct fb_server_settings *settings, const struct option *option,
+                const struct fb_server_value *value, char *why, size_t why_bytes);
+
+/* A value that a higher source goes before: if it is wrong, that would show on the day when it
+ * alone is left. */
+static void check_overridden(struct fb_server_settings *settings, unsigned i, const char *text,
+                             const char *origin)
+{
+    static struct fb_server_settings scratch;
+    static struct fb_server_value value;
+    char why[FB_NODE_WHY_BYTES];
+    snprintf(value.text, sizeof(value.text), "%s", text);
+    snprintf(value.origin, sizeof(value.origin), "%s", origin);
+    if (take(&scratch, &options[i], &value, why, sizeof(why)) != 0)
+        warn(settings, "%s: passed over, since the %s says otherwise", why,
+             settings->values[i].origin);
 }
 
 static int read_environment(struct fb_server_settings *settings, char *const *environment,
@@ -266,12 +296,14 @@ static int read_environment(struct fb_server_settings *settings, char *const *en
             env_name(&options[i], name);
             known = options[i].kind != KIND_COMMAND && strlen(name) == bytes &&
                     strncmp(name, *entry, bytes) == 0;
-            if (known && !settings->values[i].is_given &&
-                note(settings, i, equals + 1, name, why, why_bytes) != 0)
+            if (known && settings->values[i].is_given)
+                check_overridden(settings, i, equals + 1, name);
+            else if (known && note(settings, i, equals + 1, name, why, why_bytes) != 0)
                 return -1;
         }
         if (!known && !is_a_clients(*entry, bytes))
-            warn_of(settings, *entry, bytes);
+            warn(settings, "no setting is called %.*s: passed over",
+                 (int)fb_min_u64(bytes, NAME_BYTES), *entry);
     }
     return 0;
 }
@@ -297,19 +329,28 @@ static int set_from_file(void *context, const char *key, const char *value, unsi
                       "line %u: '%s' was set in line %u already; leave one of them out", line, key,
                       file->line[i]);
     file->line[i] = line;
-    if (file->settings->values[i].is_given)
-        return 0; /* a flag or the environment says otherwise */
     char origin[FB_SERVER_ORIGIN_BYTES];
     snprintf(origin, sizeof(origin), "line %u of %.1000s", line, file->path);
+    if (file->settings->values[i].is_given) { /* a flag or the environment says otherwise */
+        check_overridden(file->settings, (unsigned)i, value, origin);
+        return 0;
+    }
     return note(file->settings, (unsigned)i, value, origin, why, why_bytes);
 }
 
-/* The whole of a file; its length, or -1 with errno set. */
+/* The whole of a file; its length, or -1 with errno set: EINVAL if it is no regular file. */
 static ssize_t read_whole(const char *path, uint8_t *out, size_t room)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* A pipe would keep the start waiting for a writer. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status;
     if (fd < 0)
         return -1;
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
     size_t used = 0;
     ssize_t n = 1;
     while (n > 0 && used < room) {
@@ -334,7 +375,8 @@ static int read_file(struct fb_server_settings *settings, char *why, size_t why_
     ssize_t count = read_whole(value->text, bytes, sizeof(bytes));
     if (count < 0)
         return refuse(why, why_bytes, "--config '%s' (%s): %s; name a file that can be read",
-                      value->text, value->origin, strerror(errno));
+                      value->text, value->origin,
+                      errno == EINVAL ? "no regular file" : strerror(errno));
     if ((size_t)count == sizeof(bytes))
         return refuse(why, why_bytes, "--config '%s': longer than %zu bytes; shorten it",
                       value->text, sizeof(bytes) - 1);
@@ -368,34 +410,40 @@ static int wrong(const struct option *option, const struct fb_server_value *valu
                   value->origin, clause);
 }
 
+/* "from 16 MiB to 4 TiB" */
+static void print_range(const struct option *option, char *out, size_t room)
+{
+    char least[FB_SIZE_TEXT_BYTES], most[FB_SIZE_TEXT_BYTES];
+    if (option->kind == KIND_SIZE)
+        snprintf(out, room, "from %s to %s", fb_size_print(least, sizeof(least), option->least),
+                 fb_size_print(most, sizeof(most), option->most));
+    else
+        snprintf(out, room, "from %llu to %llu", (unsigned long long)option->least,
+                 (unsigned long long)option->most);
+}
+
 /* Says what a number must be. */
 static int wrong_number(const struct option *option, const struct fb_server_value *value, char *why,
                         size_t why_bytes)
 {
-    char clause[FB_SIZE_ERROR_BYTES], least[FB_SIZE_TEXT_BYTES], most[FB_SIZE_TEXT_BYTES];
-    bool is_size = option->kind == KIND_SIZE;
-    if (is_size) {
-        fb_size_print(least, sizeof(least), option->least);
-        fb_size_print(most, sizeof(most), option->most);
-    } else {
-        snprintf(least, sizeof(least), "%llu", (unsigned long long)option->least);
-        snprintf(most, sizeof(most), "%llu", (unsigned long long)option->most);
-    }
-    snprintf(clause, sizeof(clause), "must be %s from %s to %s; write one that is",
-             is_size ? "a size" : "a whole number", least, most);
+    char clause[FB_SIZE_ERROR_BYTES], range[RANGE_BYTES];
+    print_range(option, range, sizeof(range));
+    snprintf(clause, sizeof(clause), "must be %s %s; write one that is",
+             option->kind == KIND_SIZE ? "a size" : "a whole number", range);
     return wrong(option, value, clause, why, why_bytes);
 }
 
 static int take_number(struct fb_server_settings *settings, const struct option *option,
                        const struct fb_server_value *value, char *why, size_t why_bytes)
 {
-    char clause[FB_SIZE_ERROR_BYTES];
+    char clause[FB_SIZE_ERROR_BYTES], range[RANGE_BYTES];
     uint64_t number;
+    print_range(option, range, sizeof(range));
     if (option->kind == KIND_SIZE) {
         if (fb_size_parse(value->text, &number, clause, sizeof(clause)) != 0)
             return refuse(why, why_bytes,
-                          "--%s (%s): %s; write say 64GB (GB and GiB are both 2^30 bytes)",
-                          option->name, value->origin, clause);
+                          "--%s (%s): %s; write say 64GB (GB and GiB are both 2^30 bytes), %s",
+                          option->name, value->origin, clause, range);
     } else {
         char *end;
         errno = 0;

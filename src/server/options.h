@@ -19,6 +19,7 @@
 
 #define FB_SERVER_SETTINGS_MAX 48
 #define FB_SERVER_TEXT_BYTES   1200 /* of one value */
+#define FB_SERVER_WARN_BYTES   8192
 #define FB_SERVER_FILE_BYTES   (64 * 1024)
 #define FB_SERVER_ORIGIN_BYTES 1100 /* "line 3 of FILE" */
 
@@ -44,7 +45,7 @@ struct fb_server_settings {
     struct fb_node_config node;
     int ready_fd;                        /* -1: none */
     char bugs[FB_SERVER_TEXT_BYTES];     /* test builds */
-    char warnings[FB_SERVER_TEXT_BYTES]; /* what was passed over, in words; "" */
+    char warnings[FB_SERVER_WARN_BYTES]; /* what was passed over: lines; "" */
 };
 
 /*

@@ -175,7 +175,7 @@ def test_namespaces_are_limited(home):
         status = json.loads(forebay("status", "--json", node=node, model=None).text)
         expect(status["namespaces"] == 70 and status["namespaces_max"] == 1024, str(status))
         node.end()
-    daemon.refuses(home, 3, "--namespaces", "format", arguments=["--ssd-path=" + home, "--ssd-cap=128MB",
+    daemon.refuses(home, 3, "--namespaces", cure="format", arguments=["--ssd-path=" + home, "--ssd-cap=128MB",
                                                                  "--ssd-floor=0", "--namespaces=69"])
     with Node(home, "--namespaces=71") as node:
         forebay("exists", "k", node=node, model="m69", code=3)

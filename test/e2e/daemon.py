@@ -311,8 +311,8 @@ def test_bad_io(home):
 
 
 def test_numbers_that_do_not_fit_each_other(home):
-    refuses(home, 2, "index_entries 5", "from 64 to", cure="choose", arguments=["--index-entries=5"])
-    refuses(home, 2, "lease of 5000 ms", "up to 100 ms", cure="the lease shorter",
+    refuses(home, 2, "--index-entries is 5", "from 64 to", cure="choose", arguments=["--index-entries=5"])
+    refuses(home, 2, "--lease-ms is 5000", "--hold-ms 100", cure="the lease shorter",
             arguments=["--lease-ms=5000", "--hold-ms=100"])
     refuses(home, 2, "--ssd-cap is 100 TiB", "64 TiB", cure="say how much",
             arguments=["--ssd-path=" + home, "--ssd-cap=100TB"])
@@ -344,7 +344,46 @@ def test_cap_without_path(home):
 
 
 def test_path_without_cap(home):
-    refuses(home, 2, "--ssd-cap is 0 B", "from 16 MiB to 64 TiB", cure="say how much", arguments=["--ssd-path=" + home])
+    refuses(home, 2, "--ssd-cap is missing", home, "from 16 MiB to 64 TiB", cure="say how much",
+            arguments=["--ssd-path=" + home])
+
+
+def test_least_and_most_of_the_cap(home):
+    """What the message says is what is enforced, and the value is the one that was given."""
+    for text, said in (("1", "1 B"), (str(16 * MIB - 4096), "MiB"), ("100TB", "100 TiB")):
+        refuses(home, 2, "--ssd-cap is ", said, "from 16 MiB to 64 TiB", cure="say how much",
+                arguments=["--ssd-path=" + home, "--ssd-cap=" + text])
+    with Daemon(home, *ssd(home, cap="16MB")) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_numbers_that_no_machine_holds(home):
+    refuses(home, 2, "--pool", "too large", cure="from 16 MiB to 4 TiB", arguments=["--pool=99999999999999999999"])
+    refuses(home, 2, "--sessions", "from 1 to 1024", cure="write one", arguments=["--sessions=99999999999999999999"])
+
+
+def test_wrong_values_that_are_not_used(home):
+    """A wrong value below a right one is told, and the node starts."""
+    path = write(home, "sessions: many\n")
+    env = {"FOREBAY_POOL": "abc", "FOREBAY_SESSIONS": "9"}
+    with Daemon(home, "--config=" + path, env=env) as daemon:
+        expect(daemon.wait_ready(), daemon.log())
+        lines = [line for line in daemon.log().splitlines() if line.startswith("forebayd: ")]
+        expect(len(lines) == 2, lines)
+        for word in ("FOREBAY_POOL", "'abc'", "passed over", "command line"):
+            expect(word in lines[0], lines)
+        for word in ("line 1 of " + path, "'many'", "passed over", "FOREBAY_SESSIONS"):
+            expect(word in lines[1], lines)
+        expect(daemon.end() == 0, daemon.log())
+
+
+def test_help_and_version(_):
+    for word in ("-h", "--help"):
+        done = subprocess.run([forebayd, word], stdout=subprocess.PIPE, check=True)
+        expect(done.stdout.startswith(b"usage: forebayd"), done.stdout)
+    done = subprocess.run([forebayd, "--version"], stdout=subprocess.PIPE, check=True)
+    expect(re.match(rb"forebayd \d+\.\d+\.\d+\n$", done.stdout), done.stdout)
 
 
 def test_through_without_ssd(home):
@@ -423,6 +462,10 @@ def test_file_errors(home):
     refuses(home, 2, "line 1 of " + path, "'soon'", "whole number from 1 to 600000", cure="write one", arguments=["--config=" + path])
     write(home, "pool: '64MB\n")
     refuses(home, 2, path, "not YAML", cure="write one", arguments=["--config=" + path])
+    fifo = os.path.join(home, "fifo")
+    os.mkfifo(fifo)
+    for path in (fifo, home, "/dev/null"):
+        refuses(home, 2, "--config", path, "no regular file", cure="name a file", arguments=["--config=" + path])
     refuses(home, 2, "--config", "/nowhere", "No such file", cure="name a file", arguments=["--config=/nowhere"])
 
 
@@ -484,8 +527,12 @@ def test_path_that_is_no_socket(home):
     path = os.path.join(home, "file")
     with open(path, "w", encoding="utf-8") as file:
         file.write("precious")
-    refuses(home, 3, "--socket", path, "in use", "no socket", cure="choose another path", arguments=["--socket=" + path])
-    expect(os.path.exists(path), "it was not deleted")
+    folder = os.path.join(home, "folder")
+    os.mkdir(folder)
+    for there in (path, folder):
+        refuses(home, 3, "--socket", there, cure="what is there is no socket: choose another path",
+                arguments=["--socket=" + there])
+        expect(os.path.exists(there), "it was not deleted")
 
 
 def ssd(home, name="ssd", cap="64MB"):
@@ -843,7 +890,7 @@ def test_descriptors(home):
 
 
 def test_pool_above_the_limit_of_a_file(home):
-    refuses(home, 3, "--pool 32 MiB", "too large", "ulimit -f", before=limited(resource.RLIMIT_FSIZE, 16 * MIB))
+    refuses(home, 3, "--pool 32 MiB", "too large", cure="ulimit -f", before=limited(resource.RLIMIT_FSIZE, 16 * MIB))
 
 
 # ---- figures -----------------------------------------------------------------------------------
