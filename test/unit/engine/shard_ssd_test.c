@@ -143,6 +143,52 @@ static void test_modes(void **state)
     stand_close(&stand);
 }
 
+static uint64_t written_bytes(const struct stand *stand)
+{
+    struct fb_log_stats log;
+    fb_shard_log_stats(stand->shard, &log);
+    return log.bytes_written;
+}
+
+/* The node's mode is off although it has a device: DRAM alone, and what leaves it says why. */
+static void test_off_writes_nothing(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    memset(&stand, 0, sizeof(stand));
+    stand.config.persist = FB_PERSIST_OFF;
+    stand.config.pool_bytes = FB_MIB(8);
+    stand.config.devices = 1;
+    stand.config.log.capacity_bytes = FB_MIB(64);
+    stand_open(&stand);
+    stand.audits = true;
+    stand_run(&stand, FB_SEC_NS);
+    const uint64_t before = written_bytes(&stand);
+    enum {
+        KEYS = 3 * 8 * 16
+    };
+    uint64_t versions[KEYS];
+    for (uint64_t key = 0; key < KEYS; key++)
+        versions[key] = stand_must_put(&stand, key, KIB(64));
+    stand_run(&stand, 30 * FB_SEC_NS);
+    assert_int_equal(written_bytes(&stand), before);
+    assert_int_equal(stand_stats(&stand).keys_ssd, 0);
+    assert_int_equal(stand_must_miss(&stand, 0), FB_REASON_EVICTED_DRAM);
+    assert_true(stand_stats(&stand).drops[FB_REASON_EVICTED_DRAM] >= KEYS - 8 * 16);
+    stand_must_get(&stand, KEYS - 1, versions[KEYS - 1]);
+    assert_int_equal(stand_end(&stand, stand_start(&stand, FB_OP_WAIT_PERSISTED, 0, KEYS - 1)),
+                     FB_NOT_PERSISTED);
+    /* A put may ask for more than the node does by itself. */
+    struct stand_op *through = stand_put(&stand, 0, KEYS, KIB(64), 0, FB_PERSIST_THROUGH);
+    assert_int_equal(stand_end(&stand, through), FB_OK);
+    assert_true(written_bytes(&stand) > before);
+    const uint64_t version = through->version;
+    stand_crash(&stand, FB_SIM_CUT_NONE, 1);
+    stand_must_get(&stand, KEYS, version);
+    assert_int_equal(stand_must_miss(&stand, KEYS - 1), FB_REASON_NO_RECORD);
+    stand_close(&stand);
+}
+
 static void test_evict_mode_writes_above_the_watermark(void **state)
 {
     (void)state;
@@ -646,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_all_sizes_through_the_device),
         cmocka_unit_test(test_a_gigabyte_through_the_device),
         cmocka_unit_test(test_modes),
+        cmocka_unit_test(test_off_writes_nothing),
         cmocka_unit_test(test_evict_mode_writes_above_the_watermark),
         cmocka_unit_test(test_a_dirty_duplicate_waits_for_its_flush),
         cmocka_unit_test(test_dirty_throttling),
