@@ -59,6 +59,7 @@ static int open_uring(const struct fb_io_config *config, struct fb_io **out, cha
     const struct fb_execute execute = execute_of(config);
     const struct fb_uring_config uring = {.depth = config->depth,
                                           .no_fixed = config->no_fixed,
+                                          .missing_ops = config->missing_ops,
                                           .say = config->say,
                                           .say_context = config->say_context};
     char line[LINE_BYTES];

@@ -22,6 +22,7 @@ struct fb_io_config {
     uint32_t depth;                  /* uring: requests in the ring; 0: its default */
     uint32_t threads;                /* posix: threads; 0: FB_POOL_THREADS_DEFAULT */
     bool no_fixed;                   /* uring: do not register memory */
+    uint64_t missing_ops;            /* tests: bit n says that io_uring has no operation number n */
     const char *fault_script; /* test builds: requests that fail (fault.h); NULL or "": none */
     fb_device_say_fn *say;    /* NULL: say nothing */
     void *say_context;

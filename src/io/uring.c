@@ -429,6 +429,45 @@ static int set_up_ring(struct uring *uring, char *why, size_t why_bytes)
     return -EINVAL;
 }
 
+/* What this backend asks of a ring. */
+static const struct {
+    uint8_t code;
+    const char *name;
+} needed_ops[] = {
+    {IORING_OP_READ, "READ"},   {IORING_OP_READ_FIXED, "READ_FIXED"},
+    {IORING_OP_WRITE, "WRITE"}, {IORING_OP_WRITE_FIXED, "WRITE_FIXED"},
+    {IORING_OP_READV, "READV"}, {IORING_OP_WRITEV, "WRITEV"},
+    {IORING_OP_FSYNC, "FSYNC"},
+};
+
+/*
+ * Asks the kernel which operations it has: one that is missing would fail each request, for as long
+ * as the process lives. Returns 0 or -errno with one line in `why`.
+ */
+static int probe_ops(struct uring *uring, const struct fb_uring_config *config, char *why,
+                     size_t why_bytes)
+{
+    struct io_uring_probe *probe = io_uring_get_probe_ring(&uring->ring);
+    if (!probe) {
+        snprintf(
+            why, why_bytes,
+            "io_uring does not say what it can do; use Linux 5.10 or later, or set --io=posix");
+        return -EOPNOTSUPP;
+    }
+    int rc = 0;
+    for (size_t i = 0; i < FB_ARRAY_COUNT(needed_ops) && rc == 0; i++)
+        if (!io_uring_opcode_supported(probe, needed_ops[i].code) ||
+            (config->missing_ops >> needed_ops[i].code & 1) != 0) {
+            snprintf(
+                why, why_bytes,
+                "io_uring of this kernel has no %s; use Linux 5.10 or later, or set --io=posix",
+                needed_ops[i].name);
+            rc = -EOPNOTSUPP;
+        }
+    io_uring_free_probe(probe);
+    return rc;
+}
+
 /* Prepares the table of pieces and registers the metadata; or says why not. */
 static void set_up_fixed(struct uring *uring, const struct fb_uring_config *config)
 {
@@ -482,6 +521,8 @@ int fb_uring_open(const struct fb_execute *execute, const struct fb_uring_config
     uring->say_context = config->say_context;
     fb_list_init(&uring->backlog);
     int rc = set_up_ring(uring, why, why_bytes);
+    if (rc == 0)
+        rc = probe_ops(uring, config, why, why_bytes);
     if (rc == 0)
         rc = set_up_rest(uring, why, why_bytes);
     if (rc != 0) {

@@ -16,6 +16,7 @@
 struct fb_uring_config {
     uint32_t depth;        /* requests in the ring at once; 0: FB_URING_DEPTH_DEFAULT */
     bool no_fixed;         /* do not register the memory */
+    uint64_t missing_ops;  /* tests: bit n says that IORING_OP number n is not there */
     uint64_t piece_bytes;  /* a multiple of 4096; 0: FB_URING_PIECE_BYTES */
     fb_device_say_fn *say; /* NULL: say nothing */
     void *say_context;
@@ -25,6 +26,7 @@ struct fb_uring_config {
  * Opens the backend. Memory and devices stay the caller's and must outlive it; registered memory
  * must not be unmapped or punched meanwhile. Returns 0, or -errno with one line in `why`:
  *   -EPERM, -ENOSYS, -EINVAL   io_uring is forbidden, absent, or too old here
+ *   -EOPNOTSUPP                it lacks an operation that is needed
  *   others                     what the system said
  * The metadata are registered here, the arena piece by piece by a helper thread as fb_io_faulted()
  * lets it. That memory could not be registered is said in one line, and no error.

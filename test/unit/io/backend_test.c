@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -345,11 +346,16 @@ static void test_a_limit_of_file_sizes_is_a_full_disk(void **state)
 
 /* ---- choosing ---- */
 
-static int forbid_uring(void)
+#define ANY UINT32_MAX
+
+/* From here on this system call fails with EPERM: with this second argument, or with ANY. */
+static int forbid(uint32_t call, uint32_t argument)
 {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, argument, 0, argument == ANY ? 0 : 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
@@ -363,7 +369,7 @@ static int choose_without_uring(const char *backend)
 {
     struct box box;
     (void)backend;
-    if (forbid_uring() != 0)
+    if (forbid(SYS_io_uring_setup, ANY) != 0)
         return TEST_CHILD_NOT_RUN;
     box_prepare(&box, "uring");
     if (box_start(&box) != -EPERM || !strstr(box.why, "kernel.io_uring_disabled") ||
@@ -386,6 +392,71 @@ static void test_uring_forbidden(void **state)
     const int rc = test_child_run(choose_without_uring, NULL, 0);
     if (rc == TEST_CHILD_NOT_RUN)
         print_message("SKIPPED: no seccomp filters here\n");
+    else
+        assert_int_equal(rc, 0);
+}
+
+/* Without an operation that is needed, and then on a kernel that cannot be asked. */
+static void test_uring_without_an_operation(void **state)
+{
+    (void)state;
+    if (!has_uring())
+        return;
+    static const unsigned needed[] = {IORING_OP_READ,        IORING_OP_READ_FIXED, IORING_OP_WRITE,
+                                      IORING_OP_WRITE_FIXED, IORING_OP_READV,      IORING_OP_WRITEV,
+                                      IORING_OP_FSYNC};
+    struct box box;
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        box_prepare(&box, "uring");
+        box.config.missing_ops = UINT64_C(1) << needed[i];
+        assert_int_equal(box_start(&box), -EOPNOTSUPP);
+        assert_non_null(strstr(box.why, "io_uring of this kernel has no "));
+        assert_non_null(strstr(box.why, "--io=posix"));
+        assert_string_equal(box.lines, "");
+        box_close(&box);
+    }
+    box_prepare(&box, NULL);
+    box.config.missing_ops = UINT64_C(1) << IORING_OP_READ_FIXED;
+    assert_int_equal(box_start(&box), 0);
+    assert_string_equal(box.test.io->ops->name, "posix");
+    assert_string_equal(
+        box.lines,
+        "going on without io_uring: io_uring of this kernel has no READ_FIXED; use Linux 5.10 or "
+        "later, or set --io=posix\nI/O by posix calls: 16 threads\n");
+    test_io_conform(&box.test, 11, 100);
+    box_close(&box);
+    /* One that is not needed does not matter. */
+    box_prepare(&box, "uring");
+    box.config.missing_ops = UINT64_C(1) << IORING_OP_ACCEPT;
+    assert_int_equal(box_start(&box), 0);
+    box_close(&box);
+}
+
+static int choose_without_probe(const char *backend)
+{
+    struct box box;
+    (void)backend;
+    if (forbid(SYS_io_uring_register, IORING_REGISTER_PROBE) != 0)
+        return TEST_CHILD_NOT_RUN;
+    box_prepare(&box, "uring");
+    if (box_start(&box) != -EOPNOTSUPP || !strstr(box.why, "does not say what it can do"))
+        return 1;
+    box_close(&box);
+    box_prepare(&box, NULL);
+    if (box_start(&box) != 0 || strcmp(box.test.io->ops->name, "posix") != 0)
+        return 2;
+    box_close(&box);
+    return 0;
+}
+
+static void test_uring_that_cannot_be_asked(void **state)
+{
+    (void)state;
+    if (!has_uring())
+        return;
+    const int rc = test_child_run(choose_without_probe, NULL, 0);
+    if (rc == TEST_CHILD_NOT_RUN)
+        print_message("not run: no seccomp filters here\n");
     else
         assert_int_equal(rc, 0);
 }
@@ -681,6 +752,8 @@ int main(void)
         cmocka_unit_test(test_nothing_goes_beyond_the_cap),
         cmocka_unit_test(test_a_limit_of_file_sizes_is_a_full_disk),
         cmocka_unit_test(test_uring_forbidden),
+        cmocka_unit_test(test_uring_without_an_operation),
+        cmocka_unit_test(test_uring_that_cannot_be_asked),
         cmocka_unit_test(test_memory_that_cannot_be_registered),
         cmocka_unit_test(test_one_line_says_what_was_chosen),
         cmocka_unit_test(test_without_devices),
