@@ -50,7 +50,7 @@ const struct fb_cli_command fb_cli_commands[] = {
     {"rm", RM, "KEY...", 1, MANY, "remove keys",
      "A removed key does not come back, also not by a crash.", fb_cli_rm},
     {"ls", LS, "", 0, 0, "list the keys of the namespace",
-     "In no order; a key that moves between tiers meanwhile may be printed twice. Bytes that "
+     "In no order; a repeat among the newest 65,536 keys is left out. Bytes that "
      "cannot be printed are written as \\xNN; --hex prints all keys in "
      "hex.",
      fb_cli_ls},

@@ -69,6 +69,11 @@ def forebay(*arguments, stdin=b"", env=None, node=None, model="m", code=0):
     if code is not None:
         expect(result.code == code, "%s: exit code %d, not %d: %s%s" %
                (" ".join(arguments), result.code, code, result.text, result.err))
+    faults = [line[len("forebay: "):] for line in result.err.splitlines() if line.startswith("forebay: ")]
+    for fault in faults:
+        codes = daemon.documented_lines("The command", fault)
+        expect(codes and (len(faults) > 1 or result.code in codes),
+               "docs/operations.md has no row with code %d for: %s" % (result.code, fault))
     return result
 
 
@@ -111,6 +116,31 @@ def test_help(_):
         has(text, "Usage: forebay " + command, "--quiet", "Exit codes")
         has(forebay("help", command).text, "Usage: forebay " + command)
     has(forebay("put", "--help").text, "--upsert", "[FOREBAY_MODEL]", "[FOREBAY_ADDRESS]")
+
+
+def test_command_is_documented(_):
+    """Commands, options with their words and variables, and exit codes: the same in --help and in the document."""
+    page = daemon.operations("The command")
+    commands = dict(re.findall(r"^  ([a-z]+) {2,}(\S.*)$", forebay("--help").text, re.M))
+    rows = dict(re.findall(r"^\| `([a-z]+)` \| [^|]* \| (.*) \|$", page, re.M))
+    expect(rows == commands, "commands: %s, documented: %s" % (commands, rows))
+    options = {}
+    users = {}
+    for command in commands:
+        for name, words in re.findall(r"^  --([a-z-]+)(?: \S+)?\s+((?:.|\n(?= {20}))*)",
+                                      forebay(command, "--help").text, re.M):
+            options[name] = re.sub(r"\s+", " ", words).strip()
+            users.setdefault(name, set()).add(command)
+    rows = re.findall(r"^\| `--([a-z-]+)[^`]*` \| `?([A-Z_]*)`? \| ([^|]*) \| (.*) \|$", page, re.M)
+    expect({row[0] for row in rows} == set(options), "options: %s" % ({row[0] for row in rows} ^ set(options)))
+    for name, variable, where, words in rows:
+        expect(options[name] == words + (" [%s]" % variable if variable else ""), "--%s: %s" % (name, options[name]))
+        of = set(re.findall(r"[a-z]+", where.replace("all but", ""))) & set(commands)
+        of = set(commands) - of if where.startswith("all") else of
+        expect(of == users[name], "--%s is of %s" % (name, sorted(users[name])))
+    with open(os.path.join(daemon.ROOT, "src/cli/cli.h"), encoding="utf-8") as file:
+        codes = set(re.findall(r"FB_CLI_[A-Z]+ = (\d)", file.read()))
+    expect(set(re.findall(r"^\| (\d) \|", page, re.M)) == codes, "exit codes")
 
 
 def test_wrong_command_lines(_):

@@ -162,6 +162,22 @@ class Daemon:
         self.close()
 
 
+def operations(section=""):
+    """docs/operations.md, or a section of it."""
+    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as file:
+        text = file.read()
+    return text.split("\n## %s\n" % section)[1].split("\n## ")[0] if section else text
+
+
+def documented_lines(section, line):
+    """The codes of the rows `line` | code that this line of a program matches; … stands for anything."""
+    codes = set()
+    for row, code in re.findall(r"^\| `([^`]+)` \| (\d) \|", operations(section), re.M):
+        if re.fullmatch(re.escape(row).replace("…", ".*"), line):
+            codes.add(int(code))
+    return codes
+
+
 def refuses(home, code, *words, cure, arguments=(), **how):
     """The daemon must end with this code and one line on stderr that has these words, the cure last."""
     with Daemon(home, *arguments, **how) as daemon:
@@ -174,6 +190,8 @@ def refuses(home, code, *words, cure, arguments=(), **how):
             expect(word in lines[0], "'%s' is not in: %s" % (word, lines[0]))
         end = lines[0].find(";") if ";" in lines[0] else max(lines[0].rfind(": "), lines[0].rfind(" (--format"))
         expect(end > 0 and cure in lines[0][end:], "the cure '%s' is not the end of: %s" % (cure, lines[0]))
+        expect(code in documented_lines("Exit codes", lines[0][len("forebayd: "):]),
+               "docs/operations.md has no row for: " + lines[0])
 
 
 def frames(connection, count=None):
@@ -978,11 +996,6 @@ def test_idle_costs_little(home):
 # ---- the documents -----------------------------------------------------------------------------
 
 
-def operations():
-    with open(os.path.join(ROOT, "docs", "operations.md"), encoding="utf-8") as file:
-        return file.read()
-
-
 def compare(what, there, documented):
     expect(there == documented, "%s: not in docs/operations.md: %s; only there: %s" %
            (what, sorted(there - documented), sorted(documented - there)))
@@ -995,7 +1008,7 @@ def test_options_are_documented(_):
     for name, words in re.findall(r"^  --([a-z-]+)(?:=\S+)?[ \n]((?:.|\n(?= {4}))*)", text, re.M):
         said[name] = re.sub(r"\s+", " ", words).strip()
     rows = {name: (default.strip(" `"), words) for name, default, words in
-            re.findall(r"^\| `--([a-z-]+)(?:=.*?)?` \| ([^|]*) \| (.*) \|$", operations(), re.M)}
+            re.findall(r"^\| `--([a-z-]+)(?:=.*?)?` \| ([^|]*) \| (.*) \|$", operations("Settings"), re.M)}
     documented = set(rows)
     if "bug" not in said:
         documented -= {"bug", "io-fault"}  # of test builds
@@ -1009,7 +1022,7 @@ def test_options_are_documented(_):
 def test_exit_codes_are_documented(_):
     with open(os.path.join(ROOT, "src/server/daemon.h"), encoding="utf-8") as file:
         there = set(re.findall(r"FB_SERVER_EXIT_\w+ = (\d)", file.read()))
-    compare("exit codes", there, set(re.findall(r"^\| (\d) \|", operations(), re.M)))
+    compare("exit codes", there, set(re.findall(r"^\| (\d) \|", operations("Exit codes"), re.M)))
 
 
 def test_metrics_are_documented(home):
