@@ -666,6 +666,52 @@ def test_fsck_of_something_else(home):
     has(forebay("fsck", code=2).err, "usage")
 
 
+# ---- the first steps of README.md --------------------------------------------------------------
+
+
+def readme_steps():
+    """The commands of the section "Run it", in order, each with the lines that it prints."""
+    with open(os.path.join(daemon.ROOT, "README.md"), encoding="utf-8") as readme:
+        section = re.search(r"^## Run it$(.*?)^## ", readme.read(), re.M | re.S).group(1)
+    steps = []
+    for block in re.findall(r"^```\n(.*?)^```$", section, re.M | re.S):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                steps.append((line[2:], []))
+            elif line != "...":
+                steps[-1][1].append(line)
+    return steps
+
+
+def plain_words(line):
+    """Without numbers and units of size, which differ from run to run."""
+    return re.sub(r"[0-9][0-9.]*", "#", re.sub(r"([0-9]) ?[KMG]?i?B\b", r"\1", line))
+
+
+def test_first_steps_of_readme(home):
+    steps = readme_steps()
+    expect(len(steps) > 12 and steps[0][0] == "make setup && make", "README.md: %s" % steps[:2])
+    socket_path = os.path.join(home, "s")
+    script = ["set -m", "cd " + home]
+    for i, (command, _) in enumerate(steps[1:]):
+        command = command.replace("$PWD/build/plain", folder)
+        script.append("echo step %d >&2; echo step %d" % (i, i))
+        script.append(command.replace("/tmp/fb.sock", socket_path))
+        if command.endswith("&"):  # the next command needs the node, and its pool backed
+            script.append("for i in $(seq 500); do forebay status --socket %s 2> /dev/null | "
+                          "grep -q 'pool.faulted *268435456' && break; sleep 0.02; done" % socket_path)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("FOREBAY_")}
+    environment.update(FOREBAY_LISTEN="127.0.0.1:0", FOREBAY_ADMIN="127.0.0.1:0", FOREBAY_SSD_FLOOR="0")
+    done = subprocess.run(["bash", "-c", "\n".join(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=environment, timeout=60, check=False)
+    said = done.stdout.decode(errors="replace").replace(socket_path, "/tmp/fb.sock")
+    lines = [plain_words(line) for line in said.splitlines()]
+    for command, wanted in steps[1:]:
+        for line in wanted:
+            start = plain_words(line.split("...")[0].rstrip())
+            expect(any(one.startswith(start) for one in lines), "'%s' did not print '%s': %s" % (command, line, said))
+
+
 # ---- an allocator that is not the usual one ----------------------------------------------------
 
 
