@@ -26,6 +26,9 @@
 /* A namespace is known by a 128-bit id. */
 #define FB_NAMESPACE_ID_BYTES 16
 
+/* Of the programs; the formats of disk and wire have numbers of their own. */
+#define FB_VERSION_TEXT "0.1.0"
+
 /* A checksum covers one leaf: this many bytes of a value, by value offset. */
 #define FB_LEAF_BYTES       FB_KIB(256)
 #define FB_VALUE_LEAVES_MAX (FB_VALUE_BYTES_MAX / FB_LEAF_BYTES)

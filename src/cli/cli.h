@@ -36,7 +36,7 @@ struct fb_cli_args {
     struct fb_namespace_fields ns;
     enum fb_shm_use use_shm;
     uint32_t timeout_ms; /* 0: the default of each call */
-    bool json, quiet, hex, help;
+    bool json, quiet, hex, help, version;
     /* put */
     uint32_t put_flags;
     uint8_t persist_mode;
@@ -100,8 +100,15 @@ void fb_cli_print_key(FILE *out, const struct fb_cli_args *args, const void *key
  */
 size_t fb_cli_key(const struct fb_cli_args *args, const char *word, uint8_t *out);
 
-/* Prints text as a JSON string, with its quotes. Bytes that are not ASCII go out as \u00NN. */
+/* Prints text as a JSON string, with its quotes; if it is no UTF-8, each byte as a character. */
 void fb_cli_print_json(FILE *out, const void *text, size_t bytes);
+
+/*
+ * Prints the members that say a key: "key" as text, or null if the key is no UTF-8 or --hex is
+ * given; then "key_hex" has its digits.
+ */
+void fb_cli_print_json_key(FILE *out, const struct fb_cli_args *args, const void *key,
+                           size_t key_bytes);
 
 /* Shows a line of progress on stderr in place of the one before, if it is a terminal and the
  * command has run for a second. */

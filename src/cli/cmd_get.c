@@ -65,6 +65,13 @@ static int get_value(const struct fb_cli_args *args, struct fb_client *client,
         uint64_t left = fb_sub_floored(item->value_bytes, item->range_off);
         wanted = (size_t)(args->range_bytes == 0 ? left : fb_min_u64(left, args->range_bytes));
     }
+    if (item->result == FB_OK && item->bytes == 0 && args->range_off >= item->value_bytes) {
+        fb_cli_progress_end();
+        fprintf(stderr, "forebay: ");
+        fb_cli_print_key(stderr, args, item->key, item->key_bytes);
+        fprintf(stderr, ": the value has %llu bytes, and --offset is %llu: nothing was read\n",
+                (unsigned long long)item->value_bytes, (unsigned long long)args->range_off);
+    }
     if (item->result == FB_OK)
         return write_value(args, item);
     fb_cli_key_error(args, item->key, item->key_bytes, item->result, item->reason);

@@ -49,8 +49,8 @@ static void print_found(const struct fb_cli_args *args, const struct fb_exists_i
     bool dram = (item->found & FB_EXISTS_IN_DRAM) != 0;
     bool ssd = (item->found & FB_EXISTS_ON_SSD) != 0;
     if (args->json) {
-        printf("%s{\"key\":", is_first ? "[" : ",\n ");
-        fb_cli_print_json(stdout, item->key, item->key_bytes);
+        printf("%s{", is_first ? "[" : ",\n ");
+        fb_cli_print_json_key(stdout, args, item->key, item->key_bytes);
         printf(",\"result\":\"%s\",\"dram\":%s,\"ssd\":%s}", fb_result_name(item->result),
                dram ? "true" : "false", ssd ? "true" : "false");
         return;

@@ -15,6 +15,7 @@
 #define STATUS_BYTES    FB_KIB(64)
 
 struct value {
+    const char *file;
     uint8_t *key;
     size_t key_bytes;
     struct fb_buf bytes;
@@ -75,6 +76,7 @@ static bool read_value(const struct fb_cli_args *args, const char *key, const ch
         fb_cli_error("no memory");
         return false;
     }
+    out->file = strcmp(file, "-") == 0 ? "standard input" : file;
     out->key_bytes = fb_cli_key(args, key, out->key);
     return out->key_bytes != 0 && read_file(file, &out->bytes);
 }
@@ -129,11 +131,23 @@ static int report_too_big(const struct fb_cli_args *args, struct fb_client *clie
     return fb_cli_code(item->result);
 }
 
+static int report_empty(const struct fb_cli_args *args, const struct fb_put_item *item,
+                        const char *file)
+{
+    fb_cli_progress_end();
+    fprintf(stderr, "forebay: ");
+    fb_cli_print_key(stderr, args, item->key, item->key_bytes);
+    fprintf(stderr, ": BAD_ARGUMENT: %s is empty; a value has 1 byte or more\n", file);
+    return fb_cli_code(item->result);
+}
+
 static int report(const struct fb_cli_args *args, struct fb_client *client,
-                  const struct fb_put_item *item)
+                  const struct fb_put_item *item, const char *file)
 {
     if (item->result == FB_TOO_BIG)
         return report_too_big(args, client, item);
+    if (item->result == FB_BAD_ARGUMENT && item->bufs[0].len == 0)
+        return report_empty(args, item, file);
     if (item->result < 0) {
         fb_cli_key_error(args, item->key, item->key_bytes, item->result, item->reason);
         return fb_cli_code(item->result);
@@ -172,7 +186,7 @@ static int put_values(const struct fb_cli_args *args, struct fb_client *client,
     (void)fb_put_batch(client, items, count, args->timeout_ms);
     int code = FB_CLI_OK;
     for (size_t i = 0; i < count; i++)
-        code = fb_cli_worse(code, report(args, client, &items[i]));
+        code = fb_cli_worse(code, report(args, client, &items[i], values[i].file));
     free(items);
     return code;
 }
@@ -205,6 +219,21 @@ static int put_all(const struct fb_cli_args *args, struct fb_client *client, str
     return code;
 }
 
+/* A wrong key is a fault of the command line: nothing is stored then. */
+static bool are_keys(const struct fb_cli_args *args)
+{
+    for (int i = 0; i < args->word_count; i += 2) {
+        uint8_t *key = malloc(strlen(args->words[i]) + 1);
+        if (key == NULL)
+            fb_cli_error("no memory");
+        bool good = key != NULL && fb_cli_key(args, args->words[i], key) != 0;
+        free(key);
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
 int fb_cli_put(const struct fb_cli_args *args)
 {
     int pairs = (args->word_count + 1) / 2;
@@ -212,6 +241,8 @@ int fb_cli_put(const struct fb_cli_args *args)
         fb_cli_error("several values need a FILE behind each KEY");
         return FB_CLI_USAGE;
     }
+    if (!are_keys(args))
+        return FB_CLI_USAGE;
     int code = FB_CLI_FAILED;
     struct value *values = calloc((size_t)pairs, sizeof(*values));
     struct fb_client *client = values == NULL ? NULL : fb_cli_open(args, true, &code);

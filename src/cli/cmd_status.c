@@ -132,10 +132,11 @@ static void explain_text(const struct fb_explanation *out)
         printf("%s\n", out->text);
 }
 
-static void explain_json(const struct fb_explanation *out, const void *key, size_t key_bytes)
+static void explain_json(const struct fb_cli_args *args, const struct fb_explanation *out,
+                         const void *key, size_t key_bytes)
 {
-    printf("{\"key\":");
-    fb_cli_print_json(stdout, key, key_bytes);
+    printf("{");
+    fb_cli_print_json_key(stdout, args, key, key_bytes);
     printf(",\"present\":%s", out->present ? "true" : "false");
     for (size_t i = 0; i < FB_ARRAY_COUNT(places); i++)
         printf(",\"%s\":%s", places[i].name, (out->where & places[i].bit) != 0 ? "true" : "false");
@@ -162,7 +163,7 @@ int fb_cli_explain(const struct fb_cli_args *args)
             code = fb_cli_worse(FB_CLI_FAILED, fb_cli_code(result));
         } else {
             if (args->json)
-                explain_json(&out, key, key_bytes);
+                explain_json(args, &out, key, key_bytes);
             else
                 explain_text(&out);
             code = out.present ? FB_CLI_OK : FB_CLI_ABSENT;

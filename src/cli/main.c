@@ -2,12 +2,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/limits.h"
 #include "cli/cli.h"
 
 static int run(int argc, char **argv, struct fb_cli_args *args)
 {
     if (!fb_cli_read(argc, argv, args))
         return FB_CLI_USAGE;
+    if (args->version) {
+        printf("forebay %s\n", FB_VERSION_TEXT);
+        return FB_CLI_OK;
+    }
     if (args->help) {
         fb_cli_help(stdout, args->command);
         return FB_CLI_OK;

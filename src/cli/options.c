@@ -75,7 +75,9 @@ const struct fb_cli_command fb_cli_commands[] = {
     {"fsck", FSCK, "PATH", 1, 1, "check the file or device of an SSD tier, offline",
      "Only reads. Checks every structure, and that the two witnesses of each record agree; with "
      "--data "
-     "the bytes of the values as well. Exit code 5 if something is damaged.",
+     "the bytes of the values as well. Exit code 5 if something is damaged, or the file is no log "
+     "of "
+     "forebayd; 1 if it cannot be opened.",
      fb_cli_fsck},
     {NULL, 0, NULL, 0, 0, NULL, NULL, NULL},
 };
@@ -213,6 +215,7 @@ FLAG(json, args->json = true)
 FLAG(quiet, args->quiet = true)
 FLAG(hex, args->hex = true)
 FLAG(help, args->help = true)
+FLAG(version, args->version = true)
 FLAG(upsert, args->put_flags |= FB_UPSERT)
 FLAG(will_return, args->put_flags |= FB_WILL_RETURN)
 FLAG(one_shot, args->put_flags |= FB_ONE_SHOT)
@@ -256,9 +259,11 @@ static const struct option_row options[] = {
     {"length", "SIZE", GET, take_length, NULL, "how many bytes at most"},
     {"data", NULL, FSCK, take_data, NULL, "check the bytes of all values too"},
     {"dram-only", NULL, DOCTOR, take_dram_only, NULL, "leave the SSD out: for a node without one"},
-    {"json", NULL, STATUS | EXPLAIN | EXISTS | FSCK | DOCTOR, take_json, NULL, "print JSON"},
+    {"json", NULL, STATUS | EXPLAIN | EXISTS | FSCK | DOCTOR, take_json, NULL,
+     "print JSON; a key that is no UTF-8 is null there, and key_hex has it in hex"},
     {"quiet", NULL, ANY, take_quiet, NULL, "print nothing but results and faults"},
     {"help", NULL, ANY, take_help, NULL, "print this"},
+    {"version", NULL, ANY, take_version, NULL, "print the version"},
 };
 
 /* ---- help ---- */
@@ -308,9 +313,9 @@ void fb_cli_help(FILE *out, const struct fb_cli_command *command)
         fprintf(out, "Usage: forebay COMMAND [OPTION]... [WORD]...\n\n");
         for (const struct fb_cli_command *one = fb_cli_commands; one->name != NULL; one++)
             fprintf(out, "  %-10s %s\n", one->name, one->summary);
-        fprintf(out,
-                "\n'forebay COMMAND --help' says more. Options may be written --name=value too;\n"
-                "what stands behind '--' is no option.\n");
+        fprintf(out, "\n'forebay COMMAND --help' says more, 'forebay --version' which one it is. "
+                     "Options may be written --name=value too;\n"
+                     "what stands behind '--' is no option.\n");
         help_of_exits(out);
         return;
     }
@@ -455,7 +460,7 @@ bool fb_cli_read(int argc, char **argv, struct fb_cli_args *args)
                            : !take_word(args, argv[at]))
             return false;
     }
-    if (args->help)
+    if (args->help || args->version)
         return true;
     if (args->command == NULL) {
         fb_cli_help(stderr, NULL);

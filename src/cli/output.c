@@ -162,18 +162,36 @@ void fb_cli_key_error(const struct fb_cli_args *args, const void *key, size_t ke
     fprintf(stderr, "\n");
 }
 
+/* Prints it and returns true; false, with nothing printed, if it is no UTF-8. */
+static bool print_utf8(FILE *out, const void *text, size_t bytes)
+{
+    json_t *value = json_stringn(text, bytes);
+    bool good = value != NULL && json_dumpf(value, out, JSON_ENCODE_ANY) == 0;
+    json_decref(value);
+    return good;
+}
+
 void fb_cli_print_json(FILE *out, const void *text, size_t bytes)
 {
+    if (print_utf8(out, text, bytes))
+        return;
     const uint8_t *at = text;
     fputc('"', out);
-    for (size_t i = 0; i < bytes; i++) {
-        if (at[i] == '"' || at[i] == '\\')
-            fprintf(out, "\\%c", at[i]);
-        else if (at[i] < ' ' || at[i] > '~')
-            fprintf(out, "\\u%04x", at[i]);
-        else
-            fputc(at[i], out);
-    }
+    for (size_t i = 0; i < bytes; i++)
+        fprintf(out, "\\u%04x", at[i]);
+    fputc('"', out);
+}
+
+void fb_cli_print_json_key(FILE *out, const struct fb_cli_args *args, const void *key,
+                           size_t key_bytes)
+{
+    fprintf(out, "\"key\":");
+    if (!args->hex && print_utf8(out, key, key_bytes))
+        return;
+    struct fb_cli_args in_hex = *args;
+    in_hex.hex = true;
+    fprintf(out, "null,\"key_hex\":\"");
+    fb_cli_print_key(out, &in_hex, key, key_bytes);
     fputc('"', out);
 }
 

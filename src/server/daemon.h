@@ -6,8 +6,6 @@
 
 #include "node/node.h"
 
-#define FB_SERVER_VERSION_TEXT "0.1.0"
-
 /* What the process ends with; docs/operations.md lists them. */
 enum fb_server_exit {
     FB_SERVER_EXIT_OK = 0,

@@ -147,7 +147,7 @@ int main(int argc, char **argv)
         return fflush(stdout) == 0 ? FB_SERVER_EXIT_OK : FB_SERVER_EXIT_FAILED;
     }
     if (settings.action == FB_SERVER_VERSION) {
-        printf("forebayd %s\n", FB_SERVER_VERSION_TEXT);
+        printf("forebayd %s\n", FB_VERSION_TEXT);
         return fflush(stdout) == 0 ? FB_SERVER_EXIT_OK : FB_SERVER_EXIT_FAILED;
     }
     if (fb_bug_enable(settings.bugs) != 0) {

@@ -143,6 +143,14 @@ def test_command_is_documented(_):
     expect(set(re.findall(r"^\| (\d) \|", page, re.M)) == codes, "exit codes")
 
 
+def test_version(_):
+    """The same number as the daemon's."""
+    said = forebay("--version").text
+    node = subprocess.run([daemon.forebayd, "--version"], stdout=subprocess.PIPE, check=True).stdout.decode()
+    expect(said.startswith("forebay ") and said.split()[1] == node.split()[1], said + node)
+    expect(forebay("get", "--version").text == said, "behind a command")
+
+
 def test_wrong_command_lines(_):
     wrong = [
         ([], "Usage"),
@@ -165,6 +173,11 @@ def test_wrong_command_lines(_):
         (["get", "xyz", "--hex"], "hex digits"),
         (["get", "abc", "--hex"], "hex digits"),
         (["get", ""], "1 to 1024 bytes"),
+        (["put", "xyz", "--hex"], "hex digits"),
+        (["put", "a" * 1025], "1 to 1024 bytes"),
+        (["put", "", "/dev/null"], "1 to 1024 bytes"),
+        (["put", "good", "/dev/null", "", "/dev/null"], "1 to 1024 bytes"),
+        (["exists", "a", "k" * 1025], "1 to 1024 bytes"),
         (["get", "k" * 1025], "1 to 1024 bytes"),
     ]
     for arguments, words in wrong:
@@ -245,14 +258,22 @@ def test_values(home):
             expect(read_file(back) == value, "other bytes in the file")
             part = forebay("get", key, "--offset=1MB", "--length=1000", *way, node=node).out
             expect(part == value[MIB:MIB + 1000], "other bytes in the range")
-            expect(forebay("get", key, "--offset=4MB", *way, node=node).out == b"", "bytes behind the end")
+            got = forebay("get", key, "--offset=4MB", *way, node=node)
+            expect(got.out == b"", "bytes behind the end")
+            has(got.err, key + ": the value has %d bytes" % len(value), "--offset is %d" % (4 * MIB))
+            expect(forebay("get", key, "--offset=1MB", "--length=1", *way, node=node).err == "", "no words")
         forebay("put", "stdin", node=node, stdin=b"from a pipe")
         forebay("put", "dash", "-", node=node, stdin=b"from a dash")
         expect(forebay("get", "stdin", node=node).out == b"from a pipe", "stdin")
         expect(forebay("get", "dash", "-", node=node).out == b"from a dash", "dash")
         has(forebay("put", "stdin", "--upsert", node=node, stdin=b"newer").text, "OK")
         expect(forebay("get", "stdin", node=node).out == b"newer", "upsert")
-        has(forebay("put", "empty", node=node, stdin=b"", code=1).err, "BAD_ARGUMENT")
+        has(forebay("put", "empty", node=node, stdin=b"", code=1).err, "empty: BAD_ARGUMENT", "standard input",
+            "1 byte or more")
+        # Of several, the others are stored.
+        got = forebay("put", "full", path, "none", write_file(home, "nothing", b""), node=node, code=1)
+        has(got.err, "none: BAD_ARGUMENT", os.path.join(home, "nothing"), "1 byte or more")
+        has(got.text, "full: OK")
         has(forebay("put", "k", os.path.join(home, "absent"), node=node, code=1).err, "absent", "No such file")
         has(forebay("get", "stdin", "/nowhere/x", node=node, code=1).err, "/nowhere/x")
         has(forebay("get", "absent", node=node, code=3).err, "MISS", "no_record")
@@ -360,6 +381,21 @@ def test_keys_in_hex(home):
         forebay("rm", "--hex", "00ff5c41", node=node)
         forebay("put", "--", "--help", node=node, stdin=b"v")
         expect(forebay("ls", node=node).text == "--help\n", "a key like an option")
+
+
+def test_keys_in_json(home):
+    """Text as text; what is no UTF-8 cannot be taken for another key."""
+    texts = ["plain", "\u00e9\u20ac\U0001f600", 'quote"\\back', "tab\tdel\x7f"]
+    raw = ["\udcff\udcfe", "\u00e9\udcc3", "\udcc0\udc80", "\udced\udca0\udc80", "\udce9"]  # bytes 80 to ff
+    with Node(home) as node:
+        rows = json.loads(forebay("exists", "--json", *texts, *raw, node=node, code=3).text)
+        expect([row["key"] for row in rows] == texts + [None] * len(raw), str(rows))
+        expect([os.fsdecode(bytes.fromhex(row["key_hex"])) for row in rows[len(texts):]] == raw, str(rows))
+        expect(all("key_hex" not in row for row in rows[:len(texts)]), str(rows))
+        row = json.loads(forebay("explain", "--json", raw[0], node=node, code=3).text)
+        expect(row["key"] is None and row["key_hex"] == "fffe", str(row))
+        row = json.loads(forebay("exists", "--json", "--hex", "6b", node=node, code=3).text)[0]
+        expect(row["key"] is None and row["key_hex"] == "6b", str(row))
 
 
 # ---- the end of a node -------------------------------------------------------------------------
