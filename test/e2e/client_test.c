@@ -9,10 +9,13 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -597,6 +600,104 @@ static void reads_side_by_side(void **state)
     expect_depth("--io=posix", 2);
 }
 
+/* ---- the floor of the disk ---- */
+
+/*
+ * A file system that nobody else writes to: a tmpfs, seen by this process and its children alone.
+ * False if it is not to be had.
+ */
+static bool mount_small_disk(const char *where, unsigned mib)
+{
+    char size[32];
+    snprintf(size, sizeof(size), "size=%um", mib);
+    return mkdir(where, 0700) == 0 && unshare(CLONE_NEWNS) == 0 &&
+           mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           mount("tmpfs", where, "tmpfs", 0, size) == 0;
+}
+
+static bool log_has(const char *words)
+{
+    static char log[FB_KIB(256)];
+    int fd = open(server.log_path, O_RDONLY);
+    assert_true(fd >= 0);
+    ssize_t bytes = read(fd, log, sizeof(log) - 1);
+    close(fd);
+    assert_true(bytes >= 0);
+    log[bytes] = '\0';
+    return strstr(log, words) != NULL;
+}
+
+static void expect_line(const char *words)
+{
+    uint64_t until = test_now_ns() + 10 * FB_SEC_NS;
+    while (!log_has(words) && test_now_ns() < until)
+        test_sleep_ms(50);
+    assert_true(log_has(words));
+}
+
+static void load_to_the_floor(const char *disk, uint64_t floor_bytes)
+{
+    char floor[64];
+    snprintf(floor, sizeof(floor), "--ssd-floor=%lluB", (unsigned long long)floor_bytes);
+    struct test_server_options options = {
+        .program = program,
+        .directory = disk,
+        .pool_bytes = POOL_BYTES,
+        .ssd_cap_bytes = FB_MIB(1024),
+        .admin = true,
+        .extra = {floor, "--listen=127.0.0.1:0", "--direct=off"},
+    };
+    if (test_server_start(&server, &options) != 0)
+        fail_msg("forebayd: %s", server.error);
+    struct test_watch watch = {.samples = 0};
+    test_watch_start(&watch, &server, 0, FB_MIB(1024));
+    struct fb_client *client = open_way(WAY_SHM, "floor", 0);
+    for (unsigned round = 0; round < 10; round++) {
+        struct batch batch;
+        char name[32];
+        snprintf(name, sizeof(name), "r%u", round);
+        batch_make(&batch, name, 400, 100000);
+        batch_fill(&batch);
+        assert_int_equal(batch_put(&batch, client), 0); /* also when the disk has no more room */
+        batch_free(&batch);
+    }
+    assert_true(test_watch_stop(&watch));
+    print_message("floor %llu, least free %llu\n", (unsigned long long)floor_bytes,
+                  (unsigned long long)watch.disk_free_least_bytes);
+    /* The node's log lies there too, and is not the tier's. */
+    assert_true(watch.disk_free_least_bytes + FB_MIB(1) >= floor_bytes);
+    assert_true(watch.disk_free_least_bytes <= floor_bytes + FB_MIB(64));
+    /* Somebody else takes what is left above the floor, and gives it back. */
+    char other[400];
+    snprintf(other, sizeof(other), "%s/other", disk);
+    int fd = open(other, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    uint64_t taken_bytes = test_directory_free_bytes(disk) - floor_bytes + FB_MIB(1);
+    assert_int_equal(posix_fallocate(fd, 0, (off_t)taken_bytes), 0);
+    expect_line(" warn disk_floor_reached ");
+    assert_int_equal(fb_put(client, "after", 5, "value", 5, 0, 0), FB_OK);
+    close(fd);
+    assert_int_equal(unlink(other), 0);
+    expect_line(" info disk_floor_left ");
+    fb_client_close(client);
+    stop();
+}
+
+/* The tier takes the free space down to the floor and no further, and puts go on. */
+static void the_floor_of_the_disk(void **state)
+{
+    (void)state;
+    char disk[300];
+    snprintf(disk, sizeof(disk), "%s/disk", directory);
+    test_server_kill(&server);
+    if (!mount_small_disk(disk, 512)) {
+        printf("SKIPPED the_floor_of_the_disk: no file system of one's own can be mounted\n");
+        return;
+    }
+    load_to_the_floor(disk, test_directory_free_bytes(disk) - FB_MIB(200));
+    assert_int_equal(umount(disk), 0);
+    assert_int_equal(rmdir(disk), 0);
+}
+
 /* A key that is held is readable although far more than the pool is written meanwhile. */
 static void holds_are_kept(void **state)
 {
@@ -881,6 +982,7 @@ int main(void)
         cmocka_unit_test(many_small_values),
         cmocka_unit_test(quotas),
         cmocka_unit_test(reads_side_by_side),
+        cmocka_unit_test(the_floor_of_the_disk),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -104,9 +104,10 @@ bool test_server_metric_sum(const struct test_server *server, const char *name, 
 /* What the server takes now, seen from outside. Zero for what cannot be read. */
 struct test_server_use {
     uint64_t
-        memory_bytes;    /* anonymous + file pages + the greater of mapped shared and memfd pages */
-    uint64_t ssd_bytes;  /* allocated blocks of all regular files but the log */
-    uint64_t read_bytes; /* from the device, since its start */
+        memory_bytes;   /* anonymous + file pages + the greater of mapped shared and memfd pages */
+    uint64_t ssd_bytes; /* allocated blocks of all regular files but the log */
+    uint64_t disk_free_bytes; /* of the file system that holds its directory */
+    uint64_t read_bytes;      /* from the device, since its start */
     uint64_t write_bytes;
     uint64_t cpu_ms;
 };
@@ -120,6 +121,7 @@ struct test_watch {
     const struct test_server *server;
     uint64_t memory_cap_bytes, ssd_cap_bytes; /* 0: not checked */
     uint64_t memory_peak_bytes, ssd_peak_bytes;
+    uint64_t disk_free_least_bytes; /* of all samples; 0 before the first */
     uint64_t samples;
     uint64_t breaches;
     char breach[160]; /* the first one, in words */

@@ -140,6 +140,7 @@ void test_server_look(const struct test_server *server, struct test_server_use *
 {
     *use = (struct test_server_use){.memory_bytes = 0};
     use->ssd_bytes = directory_bytes(server);
+    use->disk_free_bytes = test_directory_free_bytes(server->directory);
     if (server->pid <= 0)
         return;
     uint64_t own = proc_value(server->pid, "status", "RssAnon:") +
@@ -175,6 +176,8 @@ static void *watch_run(void *argument)
         judge(watch, "memory", use.memory_bytes, watch->memory_cap_bytes,
               &watch->memory_peak_bytes);
         judge(watch, "ssd", use.ssd_bytes, watch->ssd_cap_bytes, &watch->ssd_peak_bytes);
+        if (watch->disk_free_least_bytes == 0 || use.disk_free_bytes < watch->disk_free_least_bytes)
+            watch->disk_free_least_bytes = use.disk_free_bytes;
         watch->samples += use.memory_bytes > 0;
         test_sleep_ms(WATCH_PERIOD_MS);
     } while (!atomic_load(&watch->stop));
