@@ -143,7 +143,7 @@ void fb_log_note_no_space(struct fb_log *log)
     if (log->retry_ns != 0)
         return;
     log->retry_wait_ns =
-        fb_min_u64(fb_max_u64(2 * log->retry_wait_ns, FB_LOG_RETRY_MIN_NS), FB_LOG_RETRY_MAX_NS);
+        fb_min_u64(fb_max_u64(2 * log->retry_wait_ns, FB_LOG_RETRY_MIN_NS), FB_LOG_SPACE_RETRY_NS);
     log->retry_ns = fb_add_saturated(log->now_ns, log->retry_wait_ns);
 }
 

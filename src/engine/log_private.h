@@ -71,6 +71,7 @@
 #define FB_LOG_PROOF_NS        FB_SEC_NS /* idle so long: an empty unit says what is durable */
 #define FB_LOG_RETRY_MIN_NS    (50 * FB_MS_NS) /* back-off after "no space" and after errors */
 #define FB_LOG_RETRY_MAX_NS    (5 * FB_SEC_NS)
+#define FB_LOG_SPACE_RETRY_NS  (800 * FB_MS_NS)  /* the longest after "no space": heals in 1 s */
 #define FB_LOG_COPY_WAIT_NS    (10 * FB_SEC_NS)  /* the owner's time for copying forward */
 #define FB_LOG_FORGIVE_NS      (600 * FB_SEC_NS) /* one error is forgotten in this time */
 

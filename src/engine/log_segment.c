@@ -396,8 +396,9 @@ void fb_log_grow_done(struct fb_log *log, int64_t result)
         log->stats.write_errors++;
         fb_log_count_error(log);
     }
-    log->grow_wait_ns =
-        fb_min_u64(fb_max_u64(2 * log->grow_wait_ns, FB_LOG_RETRY_MIN_NS), FB_LOG_RETRY_MAX_NS);
+    const uint64_t most_ns =
+        fb_log_is_no_space(result) ? FB_LOG_SPACE_RETRY_NS : FB_LOG_RETRY_MAX_NS;
+    log->grow_wait_ns = fb_min_u64(fb_max_u64(2 * log->grow_wait_ns, FB_LOG_RETRY_MIN_NS), most_ns);
     log->grow_retry_ns = fb_add_saturated(log->now_ns, log->grow_wait_ns);
 }
 

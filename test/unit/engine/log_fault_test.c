@@ -43,8 +43,9 @@ static void a_full_file_system_heals(void **state)
     assert_int_equal(fb_log_state(rig->log), FB_TIER_FULL);
     assert_true(rig->changes > 0 && rig_stats(rig).no_space > 1);
     assert_int_equal(rig_stats(rig).write_errors, 0);
-    fb_sim_set_script(rig->sim, NULL);
     rig_run(rig, 10 * FB_SEC_NS);
+    fb_sim_set_script(rig->sim, NULL);
+    rig_run(rig, FB_SEC_NS);
     assert_true(slot->is_done && slot->result == FB_OK);
     assert_int_equal(fb_log_state(rig->log), FB_TIER_ON);
     rig_check(rig);
@@ -64,7 +65,7 @@ static void a_write_that_finds_no_space_goes_again(void **state)
     assert_int_equal(fb_log_state(rig->log), FB_TIER_FULL);
     assert_int_equal(rig->durable_calls + rig->failed_calls, 0);
     fb_sim_set_script(rig->sim, NULL);
-    rig_run(rig, 20 * FB_SEC_NS);
+    rig_run(rig, FB_SEC_NS);
     for (uint32_t key = 0; key < 8; key++)
         assert_true(slots[key]->is_done && slots[key]->result == FB_OK);
     assert_int_equal(fb_log_state(rig->log), FB_TIER_ON);
@@ -258,6 +259,47 @@ static void what_is_not_ours_is_left_alone(void **state)
     assert_int_equal(rig_start(rig, true), FB_OK);
     assert_int_equal(rig->index[1].generation, 0);
     assert_int_equal(rig->recovered, 0);
+    rig_close(rig);
+}
+
+/* Writes until the file has so many bytes. */
+static void fill_to(struct rig *rig, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < 10000 && fb_sim_device_bytes(rig->sim, 0) < bytes; i++) {
+        (void)rig_put(rig, i % RIG_KEYS, 60000, false);
+        rig_run(rig, 10 * FB_MS_NS);
+    }
+    assert_true(fb_sim_device_bytes(rig->sim, 0) >= bytes);
+}
+
+/* The cap is halved after a kill: as long as nothing was opened beyond it, and never if it would
+ * cost a value, or leave the file longer than the cap. */
+static void half_the_capacity(void **state)
+{
+    (void)state;
+    const uint64_t whole = FB_MIB(31), half = FB_MIB(16);
+    struct rig *rig = open_started((struct rig_options){.seed = 15, .capacity_bytes = whole});
+    fill_to(rig, half / 2);
+    rig->config.capacity_bytes = half;
+    assert_int_equal(rig_crash(rig, FB_SIM_CUT_RANDOM, 1), FB_OK);
+    rig_check(rig);
+    for (uint32_t i = 0; i < 500; i++) {
+        (void)rig_put(rig, i % RIG_KEYS, 60000, false);
+        rig_run(rig, 10 * FB_MS_NS);
+        assert_true(fb_sim_device_bytes(rig->sim, 0) <= half);
+    }
+    rig->config.capacity_bytes = whole;
+    assert_int_equal(rig_crash(rig, FB_SIM_CUT_RANDOM, 2), FB_OK);
+    fill_to(rig, whole * 9 / 10);
+    const uint64_t long_file = fb_sim_device_bytes(rig->sim, 0);
+    rig->config.capacity_bytes = half;
+    assert_int_equal(rig_crash(rig, FB_SIM_CUT_RANDOM, 3), FB_IO);
+    expect_refused(rig, "the log was made for 32505856 bytes, configured are 16777216 bytes");
+    expect_refused(rig, "start with the old capacity, or format");
+    assert_true(fb_sim_device_bytes(rig->sim, 0) <= long_file);
+    rig->config.capacity_bytes = whole;
+    assert_int_equal(rig_start(rig, false), FB_OK);
+    rig_check(rig);
     rig_close(rig);
 }
 
@@ -474,6 +516,7 @@ int main(void)
         cmocka_unit_test(errors_are_forgiven_in_time),
         cmocka_unit_test(short_counts_are_resumed_or_refused),
         cmocka_unit_test(what_is_not_ours_is_left_alone),
+        cmocka_unit_test(half_the_capacity),
         cmocka_unit_test(copies_of_the_superblock),
         cmocka_unit_test(the_newer_copy_is_lost),
         cmocka_unit_test(another_version_is_named),

@@ -482,8 +482,10 @@ static void test_enospc_heals(void **state)
     for (uint64_t key = 1000; key < 1200; key++)
         stand_must_put(&stand, key, KIB(64));
     assert_true(stand_stats(&stand).drops[FB_REASON_EVICTED_DIRTY] > 0);
+    stand_run(&stand, 10 * FB_SEC_NS);
+    assert_int_equal(fb_shard_tier(stand.shard), FB_TIER_FULL);
     fb_sim_set_room(stand.sim, 0, stand.device.device_bytes[0]);
-    stand_run(&stand, 6 * FB_SEC_NS);
+    stand_run(&stand, FB_SEC_NS);
     assert_int_equal(fb_shard_tier(stand.shard), FB_TIER_ON);
     through = stand_put(&stand, 0, 501, KIB(64), 0, FB_PERSIST_THROUGH);
     assert_int_equal(stand_end(&stand, through), FB_OK);
