@@ -449,6 +449,38 @@ static int choose_without_probe(const char *backend)
     return 0;
 }
 
+/* The ring is there, and the next step of setting it up fails. */
+static int choose_half_built(const char *backend)
+{
+    struct box box;
+    (void)backend;
+    if (forbid(SYS_io_uring_register, IORING_REGISTER_EVENTFD) != 0)
+        return TEST_CHILD_NOT_RUN;
+    box_prepare(&box, "uring");
+    if (box_start(&box) != -EPERM || !strstr(box.why, "--io=posix") || strchr(box.why, '\n'))
+        return 1;
+    box_close(&box);
+    box_prepare(&box, NULL);
+    if (box_start(&box) != 0 || strcmp(box.test.io->ops->name, "posix") != 0 ||
+        !strstr(box.lines, "going on without io_uring"))
+        return 2;
+    test_io_conform(&box.test, 12, 100);
+    box_close(&box);
+    return 0;
+}
+
+static void test_uring_half_built(void **state)
+{
+    (void)state;
+    if (!has_uring())
+        return;
+    const int rc = test_child_run(choose_half_built, NULL, 0);
+    if (rc == TEST_CHILD_NOT_RUN)
+        print_message("not run: no seccomp filters here\n");
+    else
+        assert_int_equal(rc, 0);
+}
+
 static void test_uring_that_cannot_be_asked(void **state)
 {
     (void)state;
@@ -754,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_uring_forbidden),
         cmocka_unit_test(test_uring_without_an_operation),
         cmocka_unit_test(test_uring_that_cannot_be_asked),
+        cmocka_unit_test(test_uring_half_built),
         cmocka_unit_test(test_memory_that_cannot_be_registered),
         cmocka_unit_test(test_one_line_says_what_was_chosen),
         cmocka_unit_test(test_without_devices),
