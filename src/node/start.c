@@ -332,13 +332,17 @@ static enum fb_node_failure make_memory(struct fb_node *node, char *why, size_t 
 
 /* ---- device and I/O ---- */
 
-/* The file in a directory, or what the operator named. */
-static void ssd_path_of(const struct fb_node *node, char *out, size_t room)
+/* The file in a directory, or what the operator named. False if that is a directory, by its slash,
+ * and there is none. */
+static bool ssd_path_of(const struct fb_node *node, char *out, size_t room)
 {
     struct stat status;
     const char *path = node->config.ssd_path;
     bool is_directory = stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-    snprintf(out, room, is_directory ? "%s/" SSD_FILE_NAME : "%s", path);
+    bool ends_in_slash = path[strlen(path) - 1] == '/';
+    snprintf(out, room,
+             is_directory ? ends_in_slash ? "%s" SSD_FILE_NAME : "%s/" SSD_FILE_NAME : "%s", path);
+    return is_directory || !ends_in_slash;
 }
 
 static void say_disk(struct fb_node *node)
@@ -373,7 +377,12 @@ static enum fb_node_failure open_device(struct fb_node *node, char *why, size_t 
         return FB_NODE_OK;
     }
     char path[FB_NODE_PATH_BYTES];
-    ssd_path_of(node, path, sizeof(path));
+    if (!ssd_path_of(node, path, sizeof(path)))
+        return cannot(
+            why, why_bytes,
+            "--ssd-path '%s': there is no such directory; make it, or leave out the slash "
+            "for a file",
+            path);
     struct fb_device_config config = {
         .path = path,
         .cap_bytes = node->config.ssd_cap_bytes,

@@ -426,6 +426,7 @@ def refuses_bare(code, *words, arguments=(), **how):
     """As refuses(), without a descriptor that tells of readiness."""
     got, text = bare(*arguments, **how)
     expect(got == code and text.count("\n") == 1, "exit code %d: %s" % (got, text))
+    expect(code in documented_lines("Exit codes", text[len("forebayd: "):-1]), "docs/operations.md has no row for: " + text)
     for word in words:
         expect(word in text, "'%s' is not in: %s" % (word, text))
 
@@ -572,6 +573,12 @@ def test_directory_gets_a_file(home):
         expect(daemon.wait_ready(), daemon.log())
         expect(os.path.exists(os.path.join(home, "forebay.ssd")), "forebay.ssd")
         expect(daemon.end() == 0, daemon.log())
+    with Daemon(home, "--ssd-path=" + home + "/", "--ssd-cap=64MB", "--ssd-floor=0") as daemon:
+        expect(daemon.wait_ready() and daemon.field("disk", "path") == home + "/forebay.ssd", daemon.log())
+        expect(daemon.end() == 0, daemon.log())
+    none = os.path.join(home, "none")
+    refuses(home, 3, none + "/", "no such directory", cure="make it", arguments=["--ssd-path=%s/" % none, "--ssd-cap=64MB"])
+    expect(not os.path.exists(none), "nothing was made")
 
 
 def test_path_that_cannot_be_made(home):
