@@ -313,9 +313,9 @@ void fb_cli_help(FILE *out, const struct fb_cli_command *command)
         fprintf(out, "Usage: forebay COMMAND [OPTION]... [WORD]...\n\n");
         for (const struct fb_cli_command *one = fb_cli_commands; one->name != NULL; one++)
             fprintf(out, "  %-10s %s\n", one->name, one->summary);
-        fprintf(out, "\n'forebay COMMAND --help' says more, 'forebay --version' which one it is. "
-                     "Options may be written --name=value too;\n"
-                     "what stands behind '--' is no option.\n");
+        fprintf(out, "\n'forebay COMMAND --help' says more, 'forebay --version' which one it is.\n"
+                     "Options may be written --name=value too; what stands behind '--' is no "
+                     "option.\n");
         help_of_exits(out);
         return;
     }

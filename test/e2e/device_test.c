@@ -146,7 +146,11 @@ static void test_a_device_that_fails_is_fenced(void **state)
     /* The node goes on: the newest values are there, the oldest are misses. */
     for (int i = 900; i < 1000; i++)
         assert_int_equal(get(client, i), FB_OK);
-    assert_int_equal(get(client, 0), FB_MISS);
+    /* Which of them reached the device before it failed depends on how they were batched. */
+    int missed = 0;
+    for (int i = 0; i < 900; i++)
+        missed += get(client, i) == FB_MISS;
+    assert_true(missed > 0);
     for (int i = 1000; i < 1100; i++)
         assert_int_equal(put(client, i), FB_OK);
     fb_client_close(client);
