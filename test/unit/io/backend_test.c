@@ -476,7 +476,7 @@ static void test_uring_half_built(void **state)
         return;
     const int rc = test_child_run(choose_half_built, NULL, 0);
     if (rc == TEST_CHILD_NOT_RUN)
-        print_message("not run: no seccomp filters here\n");
+        print_message("SKIPPED: no seccomp filters here\n");
     else
         assert_int_equal(rc, 0);
 }
@@ -488,7 +488,7 @@ static void test_uring_that_cannot_be_asked(void **state)
         return;
     const int rc = test_child_run(choose_without_probe, NULL, 0);
     if (rc == TEST_CHILD_NOT_RUN)
-        print_message("not run: no seccomp filters here\n");
+        print_message("SKIPPED: no seccomp filters here\n");
     else
         assert_int_equal(rc, 0);
 }
