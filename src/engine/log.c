@@ -99,7 +99,7 @@ struct plain {
     struct fb_log_tomb_copy *tomb_copies;
     struct fb_log_victim *victims;
     struct fb_log_past *past;
-    uint64_t *when_ms;
+    uint64_t *when_ms, *issued;
     uint32_t *buckets;
     uint32_t bucket_count;
 };
@@ -120,6 +120,7 @@ static struct plain take_plain(const struct fb_log_config *config, const struct 
     plain.victims = FB_REGION_NEW(region, struct fb_log_victim, shape->segment_blocks);
     plain.past = FB_REGION_NEW(region, struct fb_log_past, past);
     plain.when_ms = FB_REGION_NEW(region, uint64_t, shape->ring_blocks);
+    plain.issued = FB_REGION_NEW(region, uint64_t, shape->ring_blocks);
     plain.buckets = FB_REGION_NEW(region, uint32_t, plain.bucket_count);
     return plain;
 }
@@ -181,6 +182,7 @@ static void apply_shape(struct fb_log *log, const struct shape *shape, const str
     log->reclaim.round = 1;
     log->history.past = plain->past;
     log->history.when_ms = plain->when_ms;
+    log->history.issued = plain->issued;
     log->history.buckets = plain->buckets;
     log->history.bucket_count = plain->bucket_count;
     log->geometry = shape->geometry;

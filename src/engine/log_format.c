@@ -281,6 +281,8 @@ void fb_log_format_history_put(void *block, const uint8_t *device_id,
     fb_writer_u64(&writer, head->when_ms);
     fb_writer_u16(&writer, head->reason);
     fb_writer_u16(&writer, head->entries);
+    fb_writer_u32(&writer, 0);
+    fb_writer_u64(&writer, head->issued);
     fb_writer_zeros(&writer, FB_LOG_HISTORY_HEAD_BYTES - writer.at_bytes);
     uint32_t used =
         FB_LOG_HISTORY_HEAD_BYTES + (uint32_t)head->entries * FB_LOG_HISTORY_ENTRY_BYTES;
@@ -304,6 +306,8 @@ enum fb_log_block fb_log_format_history_get(const void *block, const uint8_t *de
     head->when_ms = fb_reader_u64(&reader);
     head->reason = fb_reader_u16(&reader);
     head->entries = fb_reader_u16(&reader);
+    fb_log_format_zeros(&reader, sizeof(uint32_t));
+    head->issued = fb_reader_u64(&reader);
     fb_log_format_zeros(&reader, (uint32_t)(FB_LOG_HISTORY_HEAD_BYTES - reader.at_bytes));
     if (head->ring_block != ring_block)
         return FB_LOG_BLOCK_FOREIGN;

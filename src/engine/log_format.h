@@ -144,6 +144,7 @@ struct fb_log_history_head {
     uint32_t segment;
     uint64_t incarnation;
     uint64_t when_ms;
+    uint64_t issued; /* the number that the record itself took, as segments take incarnations */
     uint16_t reason;
     uint16_t entries;
 };

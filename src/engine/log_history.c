@@ -40,6 +40,7 @@ static void take_block(struct fb_log_history_state *history, uint32_t block, con
 {
     forget_block(history, block);
     history->when_ms[block] = fb_max_u64(head->when_ms, 1);
+    history->issued[block] = head->issued;
     for (uint32_t i = 0; i < head->entries; i++) {
         struct fb_log_history_entry entry = fb_log_format_history_entry(bytes, i);
         uint32_t index = block * FB_LOG_HISTORY_ENTRIES_MAX + i;
@@ -53,15 +54,35 @@ static void take_block(struct fb_log_history_state *history, uint32_t block, con
     }
 }
 
+/* The block of the oldest record that is left, once the ring has come round; else NONE: then
+ * nothing was forgotten. */
+static uint32_t oldest_block(const struct fb_log_history_state *history)
+{
+    bool is_round = history->next_sequence > history->blocks;
+    for (uint32_t i = 0; is_round && i < history->blocks; i++) {
+        uint32_t block = (history->next_block + i) % history->blocks;
+        if (history->when_ms[block] != 0)
+            return block;
+    }
+    return NONE;
+}
+
 uint64_t fb_log_history_since(const struct fb_log *log)
 {
-    const struct fb_log_history_state *history = &log->history;
-    uint64_t since_ms = 0;
-    /* Until the ring has come round nothing was forgotten. */
-    bool is_round = history->next_sequence > history->blocks;
-    for (uint32_t i = 0; is_round && i < history->blocks && since_ms == 0; i++)
-        since_ms = history->when_ms[(history->next_block + i) % history->blocks];
-    return since_ms;
+    uint32_t oldest = oldest_block(&log->history);
+    return oldest == NONE ? 0 : log->history.when_ms[oldest];
+}
+
+uint64_t fb_log_history_oldest(const struct fb_log *log)
+{
+    uint32_t oldest = oldest_block(&log->history);
+    return oldest == NONE ? 0 : log->history.issued[oldest];
+}
+
+/* A number for a record: what is written from now on has a horizon that is not below it. */
+static uint64_t take_number(struct fb_log *log)
+{
+    return log->next_incarnation < UINT32_MAX ? log->next_incarnation++ : UINT32_MAX;
 }
 
 bool fb_log_history(const struct fb_log *log, const struct fb_digest *digest, uint64_t *generation,
@@ -110,6 +131,7 @@ void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarna
                                                 .incarnation = incarnation,
                                                 .count = count,
                                                 .when_ms = wall_ms(log),
+                                                .issued = take_number(log),
                                                 .reason = (uint16_t)reason,
                                                 .entries = 0};
     history->run_length = entries;

@@ -484,6 +484,7 @@ struct fb_log_history_state {
     uint32_t blocks; /* of the ring */
     uint32_t record_blocks_max;
     uint64_t *when_ms;   /* of each ring block; 0 none */
+    uint64_t *issued;    /* of each ring block: the number of its record */
     uint32_t next_block; /* where the next record goes */
     uint64_t next_sequence;
     uint32_t count; /* blocks of the record being written */
@@ -751,6 +752,10 @@ void fb_log_names_fail(struct fb_log *log);
 /* How far the history reaches back: wall clock of its oldest record once the ring has come round;
  * 0: nothing was forgotten yet. */
 uint64_t fb_log_history_since(const struct fb_log *log);
+
+/* The number of the oldest record that is left, once the ring has come round; 0: nothing was
+ * forgotten. */
+uint64_t fb_log_history_oldest(const struct fb_log *log);
 
 /* Begins a record of `entries` entries in the buffer. */
 void fb_log_history_begin(struct fb_log *log, uint32_t segment, uint32_t incarnation,

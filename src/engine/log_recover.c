@@ -380,6 +380,17 @@ void fb_log_stage_release(struct fb_log *log, struct fb_log_walker *walker)
         fb_log_walk_resume(log, FB_LIST_ITEM(link, struct fb_log_walker, stage_wait));
 }
 
+/* Tells the owner of a tombstone. The reason is taken out of one that is older than all that the
+ * history knows: a newer value of its key may have been given up since, and that be forgotten. */
+static void tell_tomb(struct fb_log *log, const struct fb_log_record *record,
+                      const struct fb_log_addr *addr, uint64_t horizon)
+{
+    struct fb_log_record tomb = *record;
+    if (horizon < fb_log_history_oldest(log))
+        tomb.pin_class = FB_REASON_NONE;
+    log->owner.recovered(log->owner.ctx, &tomb, addr);
+}
+
 static bool recovered(struct fb_log *log, struct fb_log_walker *walker,
                       const struct fb_log_record *record, const struct fb_log_found *found)
 {
@@ -402,7 +413,10 @@ static bool recovered(struct fb_log *log, struct fb_log_walker *walker,
                                .block = is_tomb ? found->desc_block : found->data_block,
                                .device = log->config.device};
     log->stats.recovered_records++;
-    log->owner.recovered(log->owner.ctx, record, &addr);
+    if (is_tomb)
+        tell_tomb(log, record, &addr, found->horizon);
+    else
+        log->owner.recovered(log->owner.ctx, record, &addr);
     return true;
 }
 

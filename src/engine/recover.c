@@ -237,21 +237,13 @@ static void haunt(struct fb_shard *shard, struct fb_entry *tomb)
     fb_part_settle(shard, tomb);
 }
 
-/*
- * A tombstone says why its key is gone, unless a newer value was there and was given up since: that
- * is in the log's history, and where that has come round nothing is claimed.
- */
+/* A tombstone says why its key is gone, if the log believes that nothing came after it. */
 static void note_tomb(struct fb_shard *shard, const struct fb_entry *head)
 {
-    uint64_t generation;
-    uint64_t when_ms;
-    uint64_t since_ms;
-    const struct fb_digest digest = head->digest;
-    (void)fb_log_history(shard->log, &digest, &generation, &when_ms, &since_ms);
     bool says_why = head->hold_loads != FB_REASON_NONE && head->hold_loads < FB_REASON_COUNT;
-    if (says_why && since_ms == 0)
-        fb_history_add(&shard->history, digest, head->generation, (enum fb_reason)head->hold_loads,
-                       0);
+    if (says_why)
+        fb_history_add(&shard->history, head->digest, head->generation,
+                       (enum fb_reason)head->hold_loads, 0);
 }
 
 /* What is on the list of partial things is settled: tombstones and torn values go. */

@@ -217,6 +217,7 @@ static void names_and_history_have_their_bytes(void **state)
                                        .segment = 9,
                                        .incarnation = 33,
                                        .when_ms = 1234567,
+                                       .issued = 7654321,
                                        .reason = 10,
                                        .entries = FB_LOG_HISTORY_ENTRIES_MAX};
     struct fb_log_history_head back;
@@ -235,8 +236,10 @@ static void names_and_history_have_their_bytes(void **state)
     assert_int_equal(at(64, 8), 1234567);
     assert_int_equal(at(72, 2), 10);
     assert_int_equal(at(74, 2), 166);
+    assert_int_equal(at(80, 8), 7654321);
     assert_int_equal(at(96 + 24 * 5, 8), 6);
     assert_int_equal(fb_log_format_history_get(block, DEVICE_ID, 4, &back), FB_LOG_BLOCK_GOOD);
+    assert_int_equal(back.issued, 7654321);
     struct fb_log_history_entry entry = fb_log_format_history_entry(block, 165);
     assert_int_equal(entry.digest.hi, 165);
     assert_int_equal(entry.generation, 165 * 7);

@@ -68,6 +68,26 @@ static void test_the_oldest_goes_with_a_reason(void **state)
     stand_close(&stand);
 }
 
+/* The reason in a tombstone is believed after a restart although the history has come round, if it is
+ * newer than the oldest that the history knows. That an older one is not: sim. */
+static void test_a_tombstone_says_why_after_a_restart(void **state)
+{
+    (void)state;
+    static struct stand stand;
+    open_small(&stand);
+    enum {
+        KEYS = 1500
+    };
+    for (uint64_t key = 0; key < KEYS; key++)
+        stand_must_put(&stand, key, KIB(20));
+    stand_settle(&stand);
+    assert_true(fb_log_history_since(stand.shard->log) != 0); /* it has come round */
+    assert_int_equal(stand_end(&stand, stand_start(&stand, FB_OP_REMOVE, 0, KEYS - 1)), FB_OK);
+    stand_crash(&stand, FB_SIM_CUT_NONE, 1);
+    assert_int_equal(stand_must_miss(&stand, KEYS - 1), FB_REASON_REMOVED);
+    stand_close(&stand);
+}
+
 static void test_holds_survive_the_reclaim_of_their_segments(void **state)
 {
     (void)state;
@@ -414,6 +434,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_oldest_goes_with_a_reason),
+        cmocka_unit_test(test_a_tombstone_says_why_after_a_restart),
         cmocka_unit_test(test_holds_survive_the_reclaim_of_their_segments),
         cmocka_unit_test(test_held_segments_do_not_keep_tombstones),
         cmocka_unit_test(test_holds_take_a_share_of_the_device),
