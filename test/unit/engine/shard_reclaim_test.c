@@ -68,8 +68,8 @@ static void test_the_oldest_goes_with_a_reason(void **state)
     stand_close(&stand);
 }
 
-/* The reason in a tombstone is believed after a restart although the history has come round, if it is
- * newer than the oldest that the history knows. That an older one is not: sim. */
+/* The reason in a tombstone is believed after a restart although the history has come round, if it
+ * is newer than the oldest that the history knows. That an older one is not: sim. */
 static void test_a_tombstone_says_why_after_a_restart(void **state)
 {
     (void)state;
