@@ -2,8 +2,7 @@
 # The check of the checker: each planted bug, switched on, must be found within some seeds, and by the crash points too where
 # they reach it. Prints what found it; one that is not found fails. usage: bugs.sh path/to/fb-sim (a build with test hooks)
 #
-# Out of reach of the seeds: short_read_as_full, whose wrong bytes the check of the root turns into misses, which a device that
-# fails excuses; test/unit/engine/log_crash_test.c finds it. For reuse_before_unpin reads are made slow (knobs.c).
+# For reuse_before_unpin reads are made slow (knobs.c).
 # parser_overread, nowait and wholebatch are not the node's: the fuzzers, and fb-demo --break, find them.
 #
 # Out of reach of the crash points, whose load has no fault but the cut, no client that dies, and a device that is never
@@ -29,7 +28,7 @@ judge() {
 }
 
 for bug in skip_checksum ack_before_flush index_before_commit reuse_before_unpin retry_failed_flush \
-    trust_stale_incarnation waiter_not_freed tombstone_lost stale_attempt_accepted; do
+    short_read_as_full trust_stale_incarnation waiter_not_freed tombstone_lost stale_attempt_accepted; do
     judge "$bug" seeds "$("$sim" --seeds 3000 --seconds 60 --bug "$bug" 2>&1)"
 done
 for bug in ack_before_flush index_before_commit tombstone_lost stale_attempt_accepted; do

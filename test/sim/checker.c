@@ -266,6 +266,10 @@ static void check_miss(struct sim_world *world, struct sim_slot *slot)
         return;
     if (slot->epoch != world->spaces[slot->space].epoch)
         return;
+    /* Requests that fail, or move less than was asked, say so: bytes are bad only if somebody lied.
+     */
+    if (op->reason == FB_REASON_BAD_CHECKSUM && !world->misread)
+        sim_world_violation(world, "key %u/%u: bad bytes, and nobody lied", slot->space, slot->key);
     if (slot->persisted_at_start != 0 &&
         !excuses_persisted(world, key_of(world, slot)->masked, op->reason))
         sim_world_violation(world, "key %u/%u: generation %llx was persisted and is a miss: %s",

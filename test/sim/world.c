@@ -361,6 +361,8 @@ void sim_world_note_faults(struct sim_world *world)
                 bool lie = fault == FB_FAULT_TORN || fault == FB_FAULT_MISDIRECTED ||
                            fault == FB_FAULT_LOST;
                 world->failed = true;
+                if (op == FB_IO_READ && (fault == FB_FAULT_MISDIRECTED || fault == FB_FAULT_STALE))
+                    world->misread = true;
                 if (lie && op == FB_IO_WRITE)
                     world->lied = true;
             }

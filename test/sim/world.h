@@ -241,6 +241,7 @@ struct sim_world {
     uint64_t crashes;
     uint64_t stale_reads;           /* so far */
     enum fb_tier_state tier_before; /* at the last turn of this life */
+    bool misread;                   /* a read gave bytes of another place, or of earlier */
     bool lied, damaged, failed,
         crashed; /* the device lied, was damaged, failed; the node crashed */
     uint64_t events;
