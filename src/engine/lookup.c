@@ -171,21 +171,6 @@ void fb_lease_inherit(struct fb_shard *shard, struct fb_entry *head, uint32_t un
     set_lease(shard, head, until, is_loose(shard, head));
 }
 
-/* True if a segment with a part of the value is being given up: whether the value stays is decided.
- */
-static bool is_being_given_up(const struct fb_shard *shard, const struct fb_entry *head)
-{
-    for (const struct fb_entry *entry = head; entry != NULL;
-         entry = fb_index_next_part(&shard->index, entry)) {
-        if (!fb_entry_has_addr(entry))
-            continue;
-        struct fb_log_addr addr = fb_entry_addr(entry);
-        if (fb_log_is_giving_up(shard->log, &addr))
-            return true;
-    }
-    return false;
-}
-
 /* Leases a value for so long, with so many expected loads. False if the share of leases is used up,
  * or the time for which one value may be leased. */
 static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, uint32_t loads)
@@ -194,7 +179,7 @@ static bool lease(struct fb_shard *shard, struct fb_entry *head, uint32_t ms, ui
     bool loose = is_loose(shard, head);
     uint32_t until = fb_shard_beat_at(shard, shard->now_ns + (uint64_t)ms * FB_MS_NS) + 1;
     if (!fb_value_is_leased(shard, head)) {
-        if (is_being_given_up(shard, head))
+        if (fb_value_is_being_given_up(shard, head))
             return false;
         if (!fits_share(shard, sum_of(shard, head), loose, loads > 0))
             return false;

@@ -55,10 +55,8 @@ enum fb_log_verdict fb_reclaim_judge(void *ctx, const struct fb_log_record *reco
     return FB_LOG_DROP;
 }
 
-bool fb_value_is_doomed(struct fb_shard *shard, struct fb_entry *head)
+bool fb_value_is_being_given_up(const struct fb_shard *shard, const struct fb_entry *head)
 {
-    if (head->state != FB_ENTRY_DOOMED)
-        return false;
     for (const struct fb_entry *entry = head; entry != NULL;
          entry = fb_index_next_part(&shard->index, entry)) {
         if (!fb_entry_has_addr(entry))
@@ -67,6 +65,15 @@ bool fb_value_is_doomed(struct fb_shard *shard, struct fb_entry *head)
         if (fb_log_is_giving_up(shard->log, &addr))
             return true;
     }
+    return false;
+}
+
+bool fb_value_is_doomed(struct fb_shard *shard, struct fb_entry *head)
+{
+    if (head->state != FB_ENTRY_DOOMED)
+        return false;
+    if (fb_value_is_being_given_up(shard, head))
+        return true;
     fb_value_set_state(shard, head, FB_ENTRY_LIVE);
     return false;
 }

@@ -686,7 +686,10 @@ void fb_reclaim_copy(void *ctx, const struct fb_log_record *record, const struct
 /* For struct fb_log_owner: a record was given up, durably. */
 void fb_reclaim_dropped(void *ctx, const struct fb_digest *digest, uint64_t generation,
                         const struct fb_log_addr *addr);
-/* True if the value's segment is being given up. If that was called off, the value is LIVE again.
+/* True if a segment with a part of the value is being given up: whether it stays is decided. */
+bool fb_value_is_being_given_up(const struct fb_shard *shard, const struct fb_entry *head);
+/* True if the value was judged and goes with its segment. If that was called off, the value is LIVE
+ * again.
  */
 bool fb_value_is_doomed(struct fb_shard *shard, struct fb_entry *head);
 /* Copies that wait for slots or pages go on. */

@@ -32,9 +32,8 @@ static void raise_to(uint64_t *value, uint64_t least)
         *value = least;
 }
 
-/* The loads of a key's holds are given back, by whoever: a hold belongs to the key, so reads that
- * are under way are not protected by it any more either. */
-void sim_check_release(struct sim_world *world, uint32_t space, uint32_t key)
+/* A key's holds end, and protect no operation that is under way; `touched`: nor does its value. */
+static void end_holds(struct sim_world *world, uint32_t space, uint32_t key, bool touched)
 {
     for (unsigned i = 0; i < SIM_HOLDS_MAX; i++)
         if (world->holds[i].space == space && world->holds[i].key == key)
@@ -42,9 +41,18 @@ void sim_check_release(struct sim_world *world, uint32_t space, uint32_t key)
     for (unsigned c = 0; c < world->knobs.clients; c++)
         for (unsigned s = 0; s < SIM_SLOTS_MAX; s++) {
             struct sim_slot *slot = &world->clients[c].slots[s];
-            if (slot->state != SIM_FREE && slot->space == space && slot->key == key)
-                slot->held = false;
+            if (slot->state == SIM_FREE || slot->space != space || slot->key != key)
+                continue;
+            slot->held = false;
+            slot->touched |= touched;
         }
+}
+
+/* The loads of a key's holds are given back, by whoever: a hold belongs to the key, so reads that
+ * are under way are not protected by it any more either. */
+void sim_check_release(struct sim_world *world, uint32_t space, uint32_t key)
+{
+    end_holds(world, space, key, false);
 }
 
 /* Something that can take the present value of a key away has begun. */
@@ -53,15 +61,7 @@ static void unsettle(struct sim_world *world, uint32_t space, uint32_t key)
     struct sim_key *state = &world->spaces[space].keys[key];
     state->persisted = 0;
     state->stored = 0;
-    for (unsigned i = 0; i < SIM_HOLDS_MAX; i++)
-        if (world->holds[i].space == space && world->holds[i].key == key)
-            world->holds[i].loads = 0;
-    for (unsigned c = 0; c < world->knobs.clients; c++)
-        for (unsigned s = 0; s < SIM_SLOTS_MAX; s++) {
-            struct sim_slot *slot = &world->clients[c].slots[s];
-            if (slot->state != SIM_FREE && slot->space == space && slot->key == key)
-                slot->touched = true;
-        }
+    end_holds(world, space, key, true);
     if (world->knobs.wire)
         sim_wire_touch(world, space, key);
 }

@@ -43,7 +43,6 @@ void sim_report_take(struct sim_world *world)
     report->recovered += log.recovered_records;
     report->torn += log.torn_tail;
     report->rot += log.rot_descriptors;
-    report->stale += log.stale_incarnation;
     report->tombs += log.tombs_written;
     report->copied += log.records_copied;
     report->waited_key += stats.put_waited_key;

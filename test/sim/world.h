@@ -193,8 +193,7 @@ struct sim_report {
     uint64_t hits, hits_ssd, hits_checked_pages, misses, holds, held_reads, reclaimed, waited_key,
         waited_space;
     uint64_t put_results[FB_RESULT_COUNT], drops[FB_REASON_COUNT];
-    uint64_t recovered, torn, rot, stale, tombs, copied, room_episodes, floor_episodes, damages,
-        jumps;
+    uint64_t recovered, torn, rot, tombs, copied, room_episodes, floor_episodes, damages, jumps;
     struct fb_sim_counts faults;
     struct sim_wire_report wire;
 };
