@@ -63,16 +63,23 @@ static bool number(const char *text, uint64_t most, uint64_t *out)
 
 static int parse(int argc, char **argv, struct options *o)
 {
-    static const struct option list[] =
-        {{"cycles", required_argument, NULL, 'c'},   {"seed", required_argument, NULL, 's'},
-         {"first", required_argument, NULL, 'f'},    {"bug", required_argument, NULL, 'b'},
-         {"io-fault", required_argument, NULL, 'i'}, {"load-ms", required_argument, NULL, 'l'},
-         {"ssd-mib", required_argument, NULL, 'm'},  {"forget", required_argument, NULL, 'g'},
-         {"keep", no_argument, NULL, 'k'},           {NULL, 0, NULL, 0}};
+    static const struct option list[] = {{"cycles", required_argument, NULL, 'c'},
+                                         {"seed", required_argument, NULL, 's'},
+                                         {"first", required_argument, NULL, 'f'},
+                                         {"bug", required_argument, NULL, 'b'},
+                                         {"io-fault", required_argument, NULL, 'i'},
+                                         {"load-ms", required_argument, NULL, 'l'},
+                                         {"ssd-mib", required_argument, NULL, 'm'},
+                                         {"forget", required_argument, NULL, 'g'},
+                                         {"keep", no_argument, NULL, 'k'},
+                                         {"help", no_argument, NULL, 'h'},
+                                         {NULL, 0, NULL, 0}};
     uint64_t value = 0;
     int c;
     while ((c = getopt_long(argc, argv, "", list, NULL)) != -1) {
-        if (c == 'k')
+        if (c == 'h')
+            exit(fputs(usage, stdout) < 0);
+        else if (c == 'k')
             o->keep = true;
         else if (c == 'b')
             o->bug = optarg;

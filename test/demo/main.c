@@ -7,6 +7,7 @@
  */
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/bug.h"
@@ -26,6 +27,7 @@ static int parse(int argc, char **argv, struct demo_options *options)
                                          {"quick", no_argument, NULL, 'q'},
                                          {"keep", no_argument, NULL, 'k'},
                                          {"break", required_argument, NULL, 'b'},
+                                         {"help", no_argument, NULL, 'h'},
                                          {NULL, 0, NULL, 0}};
     int c;
     while ((c = getopt_long(argc, argv, "", list, NULL)) != -1) {
@@ -33,6 +35,8 @@ static int parse(int argc, char **argv, struct demo_options *options)
             options->only = optarg;
         else if (c == 'b' && (strcmp(optarg, "nowait") == 0 || strcmp(optarg, "wholebatch") == 0))
             options->broken = optarg;
+        else if (c == 'h')
+            exit(fputs(usage, stdout) < 0);
         else if (c == 'q')
             options->quick = true;
         else if (c == 'k')

@@ -212,11 +212,21 @@ static int one_case(const struct options *options)
     return is_well ? 0 : 1;
 }
 
+static const char usage[] =
+    "fb-sweep [--short] [--io | --memory] [--verbose] [--case load:op:nth[+]:fault]\n"
+    "  --short    a part of it, as make test does\n"
+    "  --io       faults of I/O alone\n"
+    "  --memory   failing allocations alone\n"
+    "  --verbose  each case\n"
+    "  --case     one case again, as a failure prints it\n";
+
 static bool read_options(int argc, char **argv, struct options *options)
 {
     *options = (struct options){.io = true, .memory = true};
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--short") == 0)
+        if (strcmp(argv[i], "--help") == 0)
+            exit(fputs(usage, stdout) < 0);
+        else if (strcmp(argv[i], "--short") == 0)
             options->is_short = true;
         else if (strcmp(argv[i], "--io") == 0)
             options->memory = false;
@@ -236,8 +246,7 @@ int main(int argc, char **argv)
 {
     struct options options;
     if (!read_options(argc, argv, &options)) {
-        fprintf(stderr, "usage: fb-sweep [--short] [--io | --memory] [--verbose] "
-                        "[--case load:op:nth[+]:fault]\n");
+        fputs(usage, stderr);
         return 2;
     }
     if (options.only != NULL)
